@@ -21,7 +21,7 @@
 
 #define DOCUMENT_BYTES ((size_t)256 << 20) // of a file that is read
 
-static const char *const documents_read[] = {"problem", "profile"};
+static const char *const documents_read[] = {"problem", "profile", "shards"};
 static const struct {
     const char *what, *key;
 } documents_written[] = {

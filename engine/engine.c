@@ -38,7 +38,7 @@ static hth_err engine_named(const hth_engine *engine, const hth_request *request
     json_t *args = json_loads(request->arguments, 0, NULL);
     const char *on = json_string_value(json_object_get(args, "on"));
     hth_err err =
-        on == NULL || strcmp(on, engine->name) == 0
+        on == NULL || strcmp(on, engine->name) == 0 || strcmp(on, "all") == 0
             ? HTH_OK
             : hth_fail(HTH_EINVAL, "there is no device '%.60s' (there is: %s)", on, engine->name);
     json_decref(args);

@@ -163,7 +163,7 @@ static bool balance_grains(const hth_shard_member *member, int count, int64_t ba
     return true;
 }
 
-static bool within(const hth_shard_member *member, int count, int64_t batch, const int64_t *n)
+bool hth_shards_fit(const hth_shard_member *member, int count, int64_t batch, const int64_t *n)
 {
     for (int i = 0; i < count; i++) {
         if (n[i] < member[i].least || n[i] > member[i].most) {
@@ -180,7 +180,7 @@ bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch
     int64_t grain = grain_of(count, batch);
     bool found = balance_grains(member, count, batch, grain, better) ||
                  hth_shards_solve(member, count, batch, better);
-    bool stays = within(member, count, batch, n) &&
+    bool stays = hth_shards_fit(member, count, batch, n) &&
                  hth_shards_step_us(member, count, better) * (1 + HTH_SHARDS_GAIN) >
                      hth_shards_step_us(member, count, n);
     if (!found || stays) {
@@ -188,4 +188,26 @@ bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch
     }
     memcpy(n, better, (size_t)count * sizeof *n);
     return true;
+}
+
+// By largest remainders: of equal ones the first.
+void hth_shards_rest(const int64_t *whole, int count, int64_t rest, int64_t *n)
+{
+    int64_t batch = 0, left = rest;
+    for (int i = 0; i < count; i++) {
+        batch += whole[i];
+    }
+    for (int i = 0; i < count; i++) {
+        n[i] = rest * whole[i] / batch;
+        left -= n[i];
+    }
+    for (; left > 0; left--) {
+        int next = -1;
+        for (int i = 0; i < count; i++) {
+            bool larger =
+                next < 0 || rest * whole[i] - n[i] * batch > rest * whole[next] - n[next] * batch;
+            next = whole[i] > 0 && larger ? i : next;
+        }
+        n[next]++;
+    }
 }

@@ -31,4 +31,10 @@ double hth_shards_step_us(const hth_shard_member *member, int count, const int64
 #define HTH_SHARDS_GAIN 0.04
 bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch, int64_t *n);
 
+// hth_shards_fit tells whether n is within the bounds and makes up the batch.
+bool hth_shards_fit(const hth_shard_member *member, int count, int64_t batch, const int64_t *n);
+// hth_shards_rest divides the last, smaller batch of an epoch like `whole` does a whole one; a
+// member may get nothing.
+void hth_shards_rest(const int64_t *whole, int count, int64_t rest, int64_t *n);
+
 #endif

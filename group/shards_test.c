@@ -114,13 +114,27 @@ static void test_none(void **state)
     assert_int_equal(n[0] + n[1], 0);
 }
 
+static void test_rest(void **state)
+{
+    int64_t n[3];
+    hth_shards_rest((int64_t[]){20, 0, 12}, 3, 16, n);
+    assert_int_equal(n[0], 10);
+    assert_int_equal(n[1], 0);
+    assert_int_equal(n[2], 6);
+    hth_shards_rest((int64_t[]){16, 16, 32}, 3, 3, n); // 0.75, 0.75, 1.5
+    assert_int_equal(n[0], 1);
+    assert_int_equal(n[1], 1);
+    assert_int_equal(n[2], 1);
+    hth_shards_rest((int64_t[]){31, 1}, 2, 1, n);
+    assert_int_equal(n[0], 1);
+    assert_int_equal(n[1], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_brute),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_brute), cmocka_unit_test(test_large), cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_none),  cmocka_unit_test(test_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,6 +104,7 @@ typedef enum hth_argument_type {
     X(SCHEDULE,         "schedule",         HTH_ARGUMENT_TEXT)                                     \
     X(SECONDS,          "seconds",          HTH_ARGUMENT_NUMBER)                                   \
     X(SEED,             "seed",             HTH_ARGUMENT_NUMBER)                                   \
+    X(SHARDS,           "shards",           HTH_ARGUMENT_ANY)                                      \
     X(SPILL,            "spill",            HTH_ARGUMENT_TEXT)                                     \
     X(START,            "start",            HTH_ARGUMENT_ANY)                                      \
     X(STD,              "std",              HTH_ARGUMENT_ANY)                                      \
@@ -254,7 +255,7 @@ enum {
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES_KMEANS | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |  \
-          HTH_TAKES(RETRIES) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                        \
+          HTH_TAKES(RETRIES) | HTH_TAKES(SHARDS) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),    \
       0)
 // clang-format on
 

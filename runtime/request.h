@@ -14,7 +14,8 @@
 
 // A tensor of a request. On an output t.data belongs to the submitter, always: NULL until `place`
 // has set it.
-#define HTH_REQUEST_FILES 2
+#define HTH_CLIENT_FILES  2
+#define HTH_REQUEST_FILES 3
 
 typedef struct hth_request_tensor {
     const char *name; // borrowed; NULL on an input: the model's only one
@@ -41,7 +42,7 @@ typedef struct hth_retained hth_retained; // outputs that stay where the engine'
 
 // Where a request is, for the router between several engines (router.h).
 typedef struct hth_route {
-    void *router, *model;
+    void *router, *model, *group;
     void (*done)(hth_request *request); // the submitter's
     int device;
     uint32_t tried; // devices, by bits
@@ -78,8 +79,11 @@ struct hth_request {
     // a command (runtime/command.h) with JSON arguments; HTH_COMMAND_NONE: an inference
     hth_command_id command;
     const char *arguments;
-    // of a command: descriptors that its arguments name by their index; borrowed until done
+    // of a command: descriptors that its arguments name by their index; borrowed until done. A
+    // client passes at most HTH_CLIENT_FILES
     int files[HTH_REQUEST_FILES], n_files;
+    // of "train": 1 + which member of a group it is, whose region is the last of the files; 0: none
+    int member;
     void (*progress)(hth_request *request, const char *what, uint64_t done,
                      uint64_t total);   // may be NULL; engine's thread
     void (*done)(hth_request *request); // called exactly once; r may be freed in it

@@ -552,6 +552,78 @@ static void test_accumulation(void **state)
     hth_graph_free(g);
 }
 
+// Gradients that were summed elsewhere update alone: nothing of the model is left in that graph,
+// the same parameters come out as of a whole step, and the sums are cleared.
+static void test_update(void **state)
+{
+    hth_graph *g = load("mlp_sgd");
+    hth_train_graph t[2];
+    train_run run[3];
+    recipe r = {.optimizer = "adam", .lr = 0.1f, .decay = 0.01f};
+    hth_train_options o = {
+        .loss = HTH_LOSS_MSE, .optimizer = HTH_OPTIMIZER_ADAM, .clip_norm = 0.01f};
+    hth_train_graph whole;
+    hth_tensor in = batch_of_4(g);
+    assert_int_equal(hth_train_build(g, &in, &o, hth_ref_eval, NULL, &whole), HTH_OK);
+    run[2] = run_open(&whole);
+    set_hyper(run_input(&run[2], whole.hyper)->data, &r, 0);
+    for (int i = 0; i < 2; i++) {
+        o.phase = i == 0 ? HTH_TRAIN_ACCUMULATE : HTH_TRAIN_UPDATE;
+        assert_int_equal(hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t[i]), HTH_OK);
+        run[i] = run_open(&t[i]);
+        set_hyper(run_input(&run[i], t[i].hyper)->data, &r, 0);
+    }
+    for (int i = 0; i < 3; i += 2) {
+        fill(run_input(&run[i], 0), 1, 0);
+        fill(run_input(&run[i], whole.target), 2, 0);
+    }
+    assert_int_equal(count_op(t[1].graph, HTH_OP_MAT_MUL), 0);
+    assert_int_equal(count_op(t[1].graph, HTH_OP_GEMM), 0);
+    double loss = run_step(&run[2]);
+    near_to("update", "loss", run_step(&run[0]), loss, 1e-6);
+    run_commit(&run[2]);
+    run_commit(&run[0]);
+    for (int s = 0; s < t[1].n_slots; s++) {
+        assert_string_equal(t[0].slots[s].name, t[1].slots[s].name);
+        hth_tensor *to = run_input(&run[1], t[1].slots[s].input);
+        memcpy(to->data, run_input(&run[0], t[0].slots[s].input)->data, to->bytes);
+    }
+    (void)run_step(&run[1]);
+    run_commit(&run[1]);
+    for (int s = 0; s < t[1].n_slots; s++) {
+        int of = find_slot(&whole, t[1].slots[s].name);
+        near_to("update", t[1].slots[s].name, norm_of(run_input(&run[1], t[1].slots[s].input)),
+                of < 0 ? 0 : norm_of(run_input(&run[2], whole.slots[of].input)), 1e-6);
+    }
+    for (int i = 0; i < 3; i++) {
+        run_close(&run[i]);
+        hth_train_graph_fini(i < 2 ? &t[i] : &whole);
+    }
+    hth_graph_free(g);
+}
+
+// Running statistics are what adding has made of them; in bf16 the copies are written.
+static void test_update_slots(void **state)
+{
+    hth_graph *g = load("net_momentum");
+    hth_train_options o = {.optimizer = HTH_OPTIMIZER_MOMENTUM,
+                           .phase = HTH_TRAIN_UPDATE,
+                           .precision = HTH_PRECISION_BF16};
+    hth_train_graph t;
+    int kinds[4] = {0};
+    assert_int_equal(build(g, &o, &t), HTH_OK);
+    assert_int_equal(count_op(t.graph, HTH_OP_CONV), 0);
+    for (int s = 0; s < t.n_slots; s++) {
+        kinds[t.slots[s].kind]++;
+        assert_int_equal(t.slots[s].output < 0, t.slots[s].kind == HTH_SLOT_STAT);
+    }
+    for (int k = 0; k < 4; k++) {
+        assert_true(kinds[k] > 0);
+    }
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
 // A model exported for training becomes one for inference.
 static void test_off(void **state)
 {
@@ -625,6 +697,7 @@ int main(void)
         cmocka_unit_test(test_copies),        cmocka_unit_test(test_freeze),
         cmocka_unit_test(test_refusals),      cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_dropout),       cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_update),        cmocka_unit_test(test_update_slots),
         cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);

@@ -270,6 +270,7 @@ static hth_err call_open(child *c, child_call *call, hth_request *request)
     request->waited_ns = ask->waited_ns;
     request->at_once = ask->at_once;
     request->crashes = ask->crashes;
+    request->member = ask->member;
     if (request->model == NULL && request->command == HTH_COMMAND_NONE) {
         return hth_fail(HTH_EINVAL, "a request asks for nothing");
     }

@@ -59,6 +59,7 @@ typedef struct hth_child_head { // of every message
 typedef struct hth_child_ask {
     uint64_t waited_ns;
     uint32_t crashes;
+    int32_t member;
     uint32_t n_files; // whose descriptors are in the socket, numbered by hth_child_file
     bool own, admin, at_once, known; // known: there is a tenant
     char tenant[HTH_TENANT];

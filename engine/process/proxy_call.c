@@ -200,6 +200,7 @@ static hth_err call_send(hth_proxy *proxy, proxy_call *call)
     // before it was submitted, here, or in a process that died
     hth_child_ask ask = {.waited_ns = hth_now_ns() - r->submitted_ns,
                          .crashes = r->crashes,
+                         .member = r->member,
                          .n_files = (uint32_t)r->n_files,
                          .own = r->own,
                          .admin = r->admin,

@@ -105,7 +105,8 @@ typedef struct router_own {
     hth_router *router;
     int device;
     void (*then)(struct router_own *own);
-    char *arguments; // malloc'd
+    char *arguments;            // malloc'd
+    struct router_group *group; // of a group's member, or of a job that is its lead; NULL: none
     char name[216], tenant[HTH_TENANT];
 } router_own;
 
@@ -167,6 +168,23 @@ void router_models_close(hth_router *router);
 // ---- router_query.c
 
 hth_err router_query(hth_router *router, hth_request *request);
+
+// ---- router_group.c
+
+typedef struct router_group router_group;
+// router_group_devices finds the devices that the argument "on" names ("cpu:0,cuda:1", "all"), in
+// their order; *n 0: it names none. HTH_EINVAL: one is not there, or twice, or the batch is smaller
+// than there are.
+hth_err router_group_devices(const hth_router *router, const json_t *args,
+                             int device[HTH_PLACE_DEVICES], int *n);
+// router_group_open has all devices but the first take part in a job; `files` are borrowed.
+hth_err router_group_open(hth_router *router, const int *device, int n, const json_t *args,
+                          const char *tenant, const int *files, int n_files, router_group **out);
+// router_group_lead makes a request the lead's, until router_group_leave.
+hth_err router_group_lead(router_group *group, hth_request *lead, int n, const json_t *args);
+void router_group_leave(router_group *group, hth_request *lead);
+// router_group_end: the lead was answered, or never sent. NULL is allowed.
+void router_group_end(router_group *group, hth_err err);
 
 // ---- router_job.c
 

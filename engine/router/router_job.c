@@ -107,15 +107,11 @@ void router_jobs_close(hth_router *router)
 
 // ---- where
 
+// job_named is the device that a job is to be on, or the first of several; -1: it names none.
 static int job_named(const hth_router *router, const json_t *args)
 {
-    const char *on = json_string_value(json_object_get(args, "on"));
-    for (int i = 0; on != NULL && i < router->n; i++) {
-        if (strcmp(on, router->device[i].name) == 0) {
-            return i;
-        }
-    }
-    return -1;
+    int device[HTH_PLACE_DEVICES], n;
+    return router_group_devices(router, args, device, &n) == HTH_OK && n > 0 ? device[0] : -1;
 }
 
 // job_pick chooses a device that was not tried. `stay`: where it is told to be, even if that is
@@ -174,11 +170,41 @@ static void resume_done(router_own *own)
     pthread_mutex_lock(&n->lock);
     job_drop(n, own->name, &own->r);
     pthread_mutex_unlock(&n->lock);
+    router_group_end(own->group, own->r.err);
     if (own->r.err == HTH_EDEVLOST) {
         job_lost(n, own->name, own->device);
     } else if (own->r.err != HTH_OK) {
         hth_log(WARN, SERVER, "train", "resumed job failed: %s", own->r.detail);
     }
+}
+
+// resume_group has a job that was on several devices go on there, as far as they are up. Its lead
+// is where `own` goes. Where that cannot be the job goes on alone.
+static void resume_group(hth_router *router, router_own *own, const json_t *job)
+{
+    int device[HTH_PLACE_DEVICES], n, up = 1;
+    json_t *given = json_loads(own->arguments, 0, NULL), *args = json_deep_copy(job);
+    json_object_update(args, given);
+    json_object_set_new(args, "resume", json_true());
+    if (router_group_devices(router, args, device, &n) != HTH_OK) {
+        n = 0;
+    }
+    pthread_mutex_lock(&router->lock);
+    for (int i = 0; i < n; i++) {
+        bool other = device[i] != own->device && router_up(router, device[i]);
+        device[up] = other ? device[i] : device[up];
+        up += other;
+    }
+    pthread_mutex_unlock(&router->lock);
+    device[0] = own->device;
+    if (n > 1 && up > 1 &&
+        router_group_open(router, device, up, args, own->tenant, NULL, 0, &own->group) == HTH_OK &&
+        router_group_lead(own->group, &own->r, up, given) != HTH_OK) {
+        router_group_end(own->group, HTH_ECANCELED);
+        own->group = NULL;
+    }
+    json_decref(args);
+    json_decref(given);
 }
 
 void router_job_resume(hth_router *router, const char *job, const json_t *args, int device)
@@ -190,11 +216,11 @@ void router_job_resume(hth_router *router, const char *job, const json_t *args, 
         device = job_named(router, json_object_get(doc, "job"));
     }
     hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
-    json_decref(doc);
     router_own *o = NULL;
     if (router_own_make(router, 0, tenant, HTH_COMMAND_TRAIN, given, job, resume_done, &o) !=
         HTH_OK) {
         hth_log(WARN, SERVER, "train", "cannot resume job '%s': %s", job, hth_err_detail());
+        json_decref(doc);
         return;
     }
     pthread_mutex_lock(&router->lock);
@@ -206,9 +232,14 @@ void router_job_resume(hth_router *router, const char *job, const json_t *args, 
         job_put(router, job, o->device, &o->r, true);
     }
     pthread_mutex_unlock(&router->lock);
+    if (!waited_for) {
+        resume_group(router, o, json_object_get(doc, "job"));
+    }
+    json_decref(doc);
     if (waited_for) {
         router_own_free(o);
     } else if (router_own_submit(o) != HTH_OK) {
+        router_group_end(o->group, HTH_ECANCELED);
         pthread_mutex_lock(&router->lock);
         job_drop(router, job, &o->r);
         pthread_mutex_unlock(&router->lock);
@@ -258,8 +289,9 @@ static void train_done(hth_request *request)
     json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
     job_name(args, name);
     json_decref(args);
-    bool elsewhere =
-        request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG || request->err == HTH_ENODEVMEM;
+    router_group *group = request->route.group;
+    bool elsewhere = group == NULL && (request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG ||
+                                       request->err == HTH_ENODEVMEM);
     bool lost = router_is_lost(n, request, request->err), went = request->err == HTH_EDEVLOST;
     router_sent(n, request);
     pthread_mutex_lock(&n->lock);
@@ -270,6 +302,10 @@ static void train_done(hth_request *request)
     }
     if (elsewhere && !request->canceled && train_send(n, request) == HTH_OK) {
         return;
+    }
+    if (group != NULL) {
+        router_group_leave(group, request);
+        router_group_end(group, request->err);
     }
     router_finish(request);
     router_refresh(n, device);
@@ -314,14 +350,75 @@ static hth_err train_send(hth_router *router, hth_request *request)
     return HTH_OK;
 }
 
+// train_group sends a job to several devices. It is `args` in whole, and `asked` by the request.
+static hth_err train_group(hth_router *router, hth_request *request, const int *device, int n,
+                           const json_t *args, const json_t *asked)
+{
+    router_group *group;
+    const char *tenant = request->tenant != NULL ? request->tenant : "";
+    HTH_TRY(router_group_open(router, device, n, args, tenant, request->files, request->n_files,
+                              &group));
+    hth_err err = router_group_lead(group, request, n, asked);
+    request->route.group = group;
+    if (err == HTH_OK) {
+        err = train_send(router, request);
+    }
+    if (err != HTH_OK) {
+        request->route.group = NULL;
+        router_group_leave(group, request);
+        router_group_end(group, err);
+    }
+    return err;
+}
+
+// train_whole returns a job's arguments: of one that is asked for by its name those of its
+// checkpoint, and what is given with it.
+static json_t *train_whole(const hth_router *router, const json_t *asked)
+{
+    const char *name = json_string_value(json_object_get(asked, "job"));
+    json_t *doc, *args = json_deep_copy(asked);
+    if (name != NULL && hth_checkpoint_find(router->store, name, &doc) == HTH_OK) {
+        json_decref(args);
+        args = json_deep_copy(json_object_get(doc, "job"));
+        json_object_update(args, (json_t *)asked);
+        json_object_set_new(args, "resume", json_true());
+        json_decref(doc);
+    }
+    return args;
+}
+
+// train_leads puts the device of the lead first, which is where the router waits for the job
+// already; false: a client does, or did not leave it.
+static bool train_leads(hth_router *router, const json_t *args, int *device, int *n)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    job_name(args, name);
+    pthread_mutex_lock(&router->lock);
+    const router_job *j = job_find(router, name);
+    bool there = j != NULL && j->r != NULL, taken = there && !j->own;
+    int lead = there ? j->device : device[0];
+    pthread_mutex_unlock(&router->lock);
+    for (int i = 0; i < *n; i++) {
+        if (device[i] == lead) {
+            device[i] = device[0];
+        }
+    }
+    device[0] = lead;
+    return !taken;
+}
+
 hth_err router_job_train(hth_router *router, hth_request *request)
 {
-    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
-    const char *on = json_string_value(json_object_get(args, "on"));
-    hth_err err = on != NULL && job_named(router, args) < 0
-                      ? hth_fail(HTH_EINVAL, "there is no device '%.60s' here", on)
-                      : HTH_OK;
+    int device[HTH_PLACE_DEVICES], n;
+    json_t *asked = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    json_t *args = train_whole(router, asked);
+    hth_err err = router_group_devices(router, args, device, &n);
+    if (err == HTH_OK) {
+        bool group = n > 1 && train_leads(router, asked, device, &n);
+        err = group ? train_group(router, request, device, n, args, asked)
+                    : train_send(router, request);
+    }
     json_decref(args);
-    HTH_TRY(err);
-    return train_send(router, request);
+    json_decref(asked);
+    return err;
 }

@@ -121,9 +121,10 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
 static bool key_is_free(const char *key)
 {
     static const char *const names[] = {
-        "budget",  "policy",     "plan-ms", "checkpoint-every", "threads",    "resume", "trace",
-        "replan",  "parts",      "profile", "tenant",           "id",         "detach", "after",
-        "retries", "time-limit", "named",   "priority",         HTH_TRAIN_HAD};
+        "budget",      "policy",          "plan-ms", "checkpoint-every", "threads", "resume",
+        "trace",       "replan",          "parts",   "profile",          "tenant",  "id",
+        "detach",      "after",           "retries", "time-limit",       "named",   "priority",
+        HTH_TRAIN_HAD, HTH_TRAIN_MEMBERS, "on",      "shards",           "reduce"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;

@@ -14,6 +14,8 @@
 
 #define HTH_TRAIN_MAX_FREEZE 16
 #define HTH_TRAIN_STEPS      5 // most that are measured one by one
+// Of a group's job's arguments: how many members it has. Only the server says so.
+#define HTH_TRAIN_MEMBERS "members"
 // Of a job's arguments: {"need_bytes", "host_bytes", "budget_bytes", "step_us"} that it had when it
 // was paused for another one, and goes on with.
 #define HTH_TRAIN_HAD "had"
@@ -59,6 +61,7 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
+    bool group;          // its batches are shards of a group's, whose gradients are summed
     bool replan;         // look for better plans while the job runs
     int64_t accumulate;  // parts of equal size that a batch is taken in; 0: the fastest
     int64_t checkpoint;  // a checkpoint after every so many steps, and every epoch; 0: none

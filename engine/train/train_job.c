@@ -53,6 +53,7 @@ static uint64_t job_ran_ms(const hth_train_job *job)
 // time at most: where nothing can be copied, writing takes as long as the file system does.
 static hth_err job_save(hth_train_job *job)
 {
+    HTH_TRY(hth_train_job_rest(job));
     hth_checkpoint c = {job->args,    job->step,         job->steps,
                         job->history, job_held_out(job), job_ran_ms(job)};
     uint64_t start_ns = hth_now_ns();
@@ -86,6 +87,9 @@ static void job_saved(hth_train_job *job, int64_t saved)
 hth_err hth_train_job_save(hth_train_job *job)
 {
     int64_t saved;
+    if (job->writer == NULL) { // of a group only the lead stores anything
+        return hth_train_job_rest(job);
+    }
     (void)hth_checkpointer_wait(job->writer, &saved); // another one is written now
     HTH_TRY(job_save(job));
     HTH_TRY(hth_checkpointer_wait(job->writer, &saved));
@@ -100,8 +104,8 @@ static double job_memory(const hth_train_job *job, const char *key)
 
 hth_err hth_train_job_leave(hth_train_job *job)
 {
-    if (job->writing) {
-        return hth_fail(HTH_EBUSY, "a checkpoint is being written");
+    if (job->writing || job->group != NULL) {
+        return hth_fail(HTH_EBUSY, "a checkpoint is being written, or it is a group's job");
     }
     if (json_object_set(job->args, HTH_TRAIN_HAD, job->had) != 0) {
         return hth_no_memory("a training job");
@@ -293,13 +297,18 @@ void hth_train_job_number(hth_train_job *job, uint64_t id)
 json_t *hth_train_job_times(const hth_train_job *job)
 {
     double measured = hth_trainer_measured_us(job->trainer);
-    return json_pack("{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:o}", "predicted_ms",
-                     hth_trainer_predicted_us(job->trainer) / 1e3, "measured_ms",
-                     measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
-                     hth_trainer_swaps(job->trainer), "planning", hth_trainer_plans(job->trainer),
-                     "step_ms", job->step_ms, "stall_ms", hth_trainer_stall_ms(job->trainer),
-                     "memory_bytes", (json_int_t)hth_trainer_memory_bytes(job->trainer),
-                     "seconds_left", job_seconds_left(job));
+    json_t *members = hth_train_group_row(job);
+    json_t *times = json_pack(
+        "{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:o}", "predicted_ms",
+        hth_trainer_predicted_us(job->trainer) / 1e3, "measured_ms",
+        measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
+        hth_trainer_swaps(job->trainer), "planning", hth_trainer_plans(job->trainer), "step_ms",
+        job->step_ms, "stall_ms", hth_trainer_stall_ms(job->trainer), "memory_bytes",
+        (json_int_t)hth_trainer_memory_bytes(job->trainer), "seconds_left", job_seconds_left(job));
+    if (members != NULL) {
+        json_object_set_new(times, "members", members);
+    }
+    return times;
 }
 
 const json_t *hth_train_job_memory(const hth_train_job *job)
@@ -401,6 +410,10 @@ static hth_err job_answer(hth_train_job *job, bool *done)
                                           "mean_ms", ms_sum / (double)job->step, "history",
                                           job->history, "held_out", job->held_out));
     job_ends(job, doc);
+    json_t *shards = (json_t *)hth_train_group_sequence(job);
+    if (shards != NULL) {
+        json_object_set(doc, "shards", shards);
+    }
     json_object_set_new(doc, "steps_per_epoch", json_integer(job->steps / job->spec.epochs));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
@@ -547,16 +560,53 @@ static hth_err job_read(hth_train_job *job)
     return err;
 }
 
-static hth_err job_step(hth_train_job *job, bool *done)
+static void job_first(hth_train_job *job)
 {
-    hth_train_data *d = &job->data;
-    float loss = NAN;
     if (job->first_ns == 0) {
         job->first_ns = hth_now_ns();
         job->first = job->step;
         job->due_ns = job->first_ns +
                       (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
     }
+}
+
+// job_made counts a step that was made, and tells of it.
+static hth_err job_made(hth_train_job *job)
+{
+    if (job->writer != NULL) {
+        hth_checkpointer_proved(job->writer);
+    }
+    job->step++;
+    if (hth_train_group_lead(job)) {
+        job_event(job);
+    }
+    if (json_array_append_new(job->history,
+                              json_pack("[f, f, f]", job->loss, job->step_ms, job->lr)) != 0) {
+        return hth_no_memory("a training job");
+    }
+    job->at += job->spec.batch;
+    if (job->at >= job->data.n_samples) {
+        job->at = 0;
+        job->epoch++;
+        job->evaluating = 0;
+    }
+    return HTH_OK;
+}
+
+// job_went_on follows a step: a checkpoint where one is due, or the end of an epoch.
+static hth_err job_went_on(hth_train_job *job, bool *done)
+{
+    if (job->at > 0) {
+        return job_checkpoint(job);
+    }
+    return job->n_evaluators == 0 ? job_epoch(job, done) : HTH_OK;
+}
+
+static hth_err job_step(hth_train_job *job, bool *done)
+{
+    hth_train_data *d = &job->data;
+    float loss = NAN;
+    job_first(job);
     if (job->at == 0) {
         hth_train_data_order(d, job->spec.shuffle, job->spec.seed, job->epoch);
     }
@@ -572,25 +622,74 @@ static hth_err job_step(hth_train_job *job, bool *done)
     if (err != HTH_OK || !isfinite(loss)) {
         return job_lost(job, err, loss);
     }
-    if (job->writer != NULL) {
-        hth_checkpointer_proved(job->writer);
-    }
     job->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     job->loss = (double)loss;
-    job->step++;
-    job_event(job);
-    if (json_array_append_new(job->history,
-                              json_pack("[f, f, f]", job->loss, job->step_ms, job->lr)) != 0) {
-        return hth_no_memory("a training job");
+    HTH_TRY(job_made(job));
+    return job_went_on(job, done);
+}
+
+// ---- of a group
+
+// job_moved: others have made steps that this job knows nothing of; their losses are known.
+static hth_err job_moved(hth_train_job *job)
+{
+    int64_t known = (int64_t)json_array_size(job->history);
+    for (; known < job->step; known++) {
+        double ms, loss = hth_train_group_loss(job, known, &ms);
+        double lr = hth_train_rate(&job->spec, known, job->steps, job->steps / job->spec.epochs);
+        if (json_array_append_new(job->history, json_pack("[f, f, f]", loss, ms, lr)) != 0) {
+            return hth_no_memory("a training job");
+        }
     }
-    job->at += job->spec.batch;
-    if (job->at < d->n_samples) {
-        return job_checkpoint(job);
+    hth_train_job_place(job, job->step);
+    return HTH_OK;
+}
+
+// job_over ends a member whose lead has ended the group, or a lead that somebody refused.
+static hth_err job_over(hth_train_job *job, bool *done)
+{
+    HTH_TRY(hth_train_group_over(job));
+    if (hth_train_group_lead(job)) {
+        return hth_fail(HTH_ECANCELED, "the group was ended");
     }
-    job->at = 0;
-    job->epoch++;
-    job->evaluating = 0;
-    return job->n_evaluators == 0 ? job_epoch(job, done) : HTH_OK;
+    *done = true;
+    job->r->json = hth_strdup("{}");
+    return job->r->json != NULL ? HTH_OK : hth_no_memory("a training job");
+}
+
+static hth_err job_group(hth_train_job *job, bool *done)
+{
+    hth_train_group_event event;
+    job_first(job);
+    hth_err err = hth_train_group_slice(job, &event);
+    if (err == HTH_EINVAL && hth_train_group_lead(job)) {
+        return job_lost(job, err, 0);
+    }
+    if (err != HTH_OK) {
+        return err == HTH_ECANCELED ? job_canceled(job, false) : err;
+    }
+    switch (event) {
+    case HTH_TRAIN_GROUP_MOVED:
+        return job_moved(job);
+    case HTH_TRAIN_GROUP_OVER:
+        return job_over(job, done);
+    case HTH_TRAIN_GROUP_STEPPED:
+        break;
+    default:
+        return HTH_OK;
+    }
+    if (!isfinite(job->loss) && hth_train_group_lead(job)) {
+        return job_lost(job, HTH_OK, (float)job->loss);
+    }
+    HTH_TRY(job_made(job));
+    return hth_train_group_lead(job) ? job_went_on(job, done) : HTH_OK;
+}
+
+hth_err hth_train_job_rest(hth_train_job *job)
+{
+    hth_train_group_event event;
+    HTH_TRY(hth_train_group_rest(job, &event));
+    return event == HTH_TRAIN_GROUP_STEPPED ? job_made(job) : HTH_OK;
 }
 
 hth_err hth_train_job_slice(hth_train_job *job, bool *done)
@@ -605,6 +704,10 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done)
     }
     if (job->evaluating < job->n_evaluators) {
         return job_evaluate(job, done);
+    }
+    if (job->group != NULL &&
+        (!hth_train_group_lead(job) || (job->step < job->steps && !job->early))) {
+        return job_group(job, done);
     }
     // all steps may be made: its result could not be saved then
     return job->step < job->steps && !job->early ? job_step(job, done) : job_answer(job, done);

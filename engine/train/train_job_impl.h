@@ -10,6 +10,8 @@
 #include "engine/train/train_eval.h"
 #include "engine/train/train_score.h"
 
+typedef struct hth_train_group hth_train_group; // train_group.c
+
 struct hth_train_job {
     hth_job job; // first
     hth_models *ms;
@@ -43,14 +45,51 @@ struct hth_train_job {
     const char *set[2]; // what they evaluate
     hth_train_events events;
     double loss, step_ms, lr; // of the last step
+    hth_train_group *group;   // NULL: it is alone
 };
 
 extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
+
+// hth_train_job_rest brings a group's member to a whole step, from which it can be saved or left.
+hth_err hth_train_job_rest(hth_train_job *job);
+// hth_train_job_place brings the job to where `step` steps end: epoch, next sample, evaluation.
+void hth_train_job_place(hth_train_job *job, int64_t step);
 
 // hth_train_job_best is the best evaluation so far, by what spec.keep compares.
 static inline hth_best hth_train_job_best(const hth_train_job *job)
 {
     return hth_train_best(job->held_out, job->spec.keep == HTH_KEEP_BEST_ACCURACY);
 }
+
+// train_group.c: a job as a member of a group, and the way from one global step to the next.
+
+typedef enum hth_train_group_event {
+    HTH_TRAIN_GROUP_NOTHING,
+    HTH_TRAIN_GROUP_STEPPED, // job->loss and job->step_ms are the step's
+    HTH_TRAIN_GROUP_MOVED,   // the job goes on from another step, whose state it has now: job->step
+    HTH_TRAIN_GROUP_OVER,    // the lead has ended the group, or somebody before the first step
+} hth_train_group_event;
+
+// hth_train_group_prepare makes the step of the member's first shard ready.
+hth_err hth_train_group_prepare(hth_train_job *job);
+// hth_train_group_open joins; everything else of the job is ready. The descriptor is its request's.
+hth_err hth_train_group_open(hth_train_job *job);
+void hth_train_group_close(hth_train_group *group); // leaves; NULL is allowed
+// hth_train_group_slice takes the next part of a step, or waits a moment for the others.
+hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event);
+// hth_train_group_rest brings the job to a whole step: the one in progress is undone, or if it is
+// certain already made (HTH_TRAIN_GROUP_STEPPED).
+hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event);
+// hth_train_group_over is why the group has ended; HTH_OK: its job is done.
+hth_err hth_train_group_over(const hth_train_job *job);
+// hth_train_group_loss is what a step that others made with the job cost, for its history.
+double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms);
+// hth_train_group_lead: the job is one, or no member of a group.
+bool hth_train_group_lead(const hth_train_job *job);
+// hth_train_group_sequence is [[step, samples of member 0, 1, ..], ..], whenever shards of whole
+// batches changed; the job's. hth_train_group_row is [{"member", "samples", "sample_ms",
+// "joined"}, ..] as it is now, the caller's. NULL: no group.
+const json_t *hth_train_group_sequence(const hth_train_job *job);
+json_t *hth_train_group_row(const hth_train_job *job);
 
 #endif

@@ -13,7 +13,7 @@ static double memory_number(const hth_train_job *job, const char *key)
 // memory that steps have now.
 static hth_err memory_may_change(const hth_train_job *job, bool less)
 {
-    bool fixed = job->spec.budget != NULL || (less && job->n_evaluators > 0);
+    bool fixed = job->spec.budget != NULL || job->group != NULL || (less && job->n_evaluators > 0);
     return fixed ? hth_fail(HTH_ENOTSUP, "the job keeps the memory that it has") : HTH_OK;
 }
 

@@ -76,11 +76,22 @@ static hth_err job_had(hth_train_job *job)
     return job->had != NULL ? HTH_OK : hth_no_memory("a training job");
 }
 
-// The plans of both batch shapes.
+static hth_err job_planned(hth_train_job *job)
+{
+    json_decref(job->memory);
+    job->memory = hth_trainer_memory(job->trainer);
+    return job->memory != NULL ? job_had(job) : hth_no_memory("a training job");
+}
+
+// The plans of both batch shapes; of a group's member that of its first shard.
 static hth_err job_plan(hth_train_job *job)
 {
     hth_train_data *d = &job->data;
     int64_t batch = job->spec.batch, rest = d->n_samples % batch;
+    if (job->spec.group) {
+        HTH_TRY(hth_train_group_prepare(job));
+        return job_planned(job);
+    }
     hth_train_data_shape(d, batch < d->n_samples ? batch : d->n_samples);
     HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
     if (d->n_samples > batch && rest > 0) {
@@ -89,14 +100,13 @@ static hth_err job_plan(hth_train_job *job)
         hth_train_data_shape(d, batch);
         HTH_TRY(hth_trainer_prepare(job->trainer, d->input, &d->target));
     }
-    json_decref(job->memory);
-    job->memory = hth_trainer_memory(job->trainer);
-    return job->memory != NULL ? job_had(job) : hth_no_memory("a training job");
+    return job_planned(job);
 }
 
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
 {
     char detail[512];
+    HTH_TRY(hth_train_job_rest(job));
     json_t *before = json_incref(json_object_get(job->args, "budget"));
     json_object_set_new(job->args, "budget", json_string(budget));
     json_object_del(job->args, HTH_TRAIN_HAD);
@@ -146,11 +156,25 @@ static hth_err job_check_capacity(hth_train_job *job)
                           need.text, with.text);
 }
 
-// Goes on where the last checkpoint was made, the order of its epoch included.
+// The order of its epoch included.
+void hth_train_job_place(hth_train_job *job, int64_t step)
+{
+    int64_t per_epoch = job->steps / job->spec.epochs;
+    job->step = step;
+    job->epoch = step / per_epoch;
+    job->at = step % per_epoch * job->spec.batch;
+    hth_train_data_order(&job->data, job->spec.shuffle, job->spec.seed, job->epoch);
+    const json_t *last = json_array_get(job->held_out, json_array_size(job->held_out) - 1);
+    bool reported = json_integer_value(json_object_get(last, "step")) == job->step;
+    job->evaluating = job->step > 0 && job->at == 0 && !reported ? 0 : job->n_evaluators;
+    job->early =
+        reported && job->spec.patience > 0 && hth_train_job_best(job).stale >= job->spec.patience;
+}
+
+// Goes on where the last checkpoint was made.
 static hth_err job_resume(hth_train_job *job)
 {
     hth_checkpoint c = {job->args, 0, job->steps, job->history, job->held_out, 0};
-    int64_t per_epoch = job->steps / job->spec.epochs;
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(job->ms->store, &job->spec, job->trainer, &c));
     if (c.step < 0 && job->r->crashes == 0) {
@@ -162,15 +186,7 @@ static hth_err job_resume(hth_train_job *job)
     }
     job->begun = c.step;
     job->ran_ms = c.ran_ms;
-    job->step = c.step = c.step > 0 ? c.step : 0;
-    job->epoch = c.step / per_epoch;
-    job->at = c.step % per_epoch * job->spec.batch;
-    hth_train_data_order(&job->data, job->spec.shuffle, job->spec.seed, job->epoch);
-    const json_t *last = json_array_get(job->held_out, json_array_size(job->held_out) - 1);
-    bool reported = json_integer_value(json_object_get(last, "step")) == job->step;
-    job->evaluating = job->step > 0 && job->at == 0 && !reported ? 0 : job->n_evaluators;
-    job->early =
-        reported && job->spec.patience > 0 && hth_train_job_best(job).stale >= job->spec.patience;
+    hth_train_job_place(job, c.step > 0 ? c.step : 0);
     return HTH_OK;
 }
 
@@ -251,6 +267,33 @@ static hth_err job_class_axis(hth_train_job *job)
                : HTH_OK;
 }
 
+// A group takes a batch in shards, not in parts, and searches for no better plans. Members but the
+// lead evaluate and store nothing.
+static hth_err job_group(hth_train_job *job)
+{
+    hth_train_spec *s = &job->spec;
+    s->group = job->r->member > 0;
+    if (!s->group) {
+        return HTH_OK;
+    }
+    if (s->accumulate > 1) {
+        return hth_fail(HTH_EINVAL,
+                        "--accumulate %lld and several devices: a batch is divided "
+                        "among the devices, and not once more",
+                        (long long)s->accumulate);
+    }
+    s->accumulate = 1;
+    s->replan = false;
+    if (job->r->member > 1) {
+        s->eval = (hth_train_file){.passed = -1};
+        s->keep = HTH_KEEP_LAST;
+        s->patience = 0;
+        s->checkpoint = 0;
+        s->time_limit = 0;
+    }
+    return HTH_OK;
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *job)
@@ -262,6 +305,7 @@ static hth_err job_open(hth_train_job *job)
     job_own(job);
     hth_precision_fill(job->ms->store, job->args);
     HTH_TRY(hth_train_spec_read(job->args, false, s));
+    HTH_TRY(job_group(job));
     HTH_TRY(hth_checkpoint_result(s));
     HTH_TRY(job_pin(job, &m));
     hth_train_part part = {.batch = s->batch,
@@ -287,7 +331,8 @@ static hth_err job_open(hth_train_job *job)
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(job->trainer)));
     }
     part.held = true;
-    HTH_TRY(s->hold_out > 0 ? job_evaluator(job, &part, m, "hold-out") : HTH_OK);
+    bool leads = job->r->member <= 1;
+    HTH_TRY(s->hold_out > 0 && leads ? job_evaluator(job, &part, m, "hold-out") : HTH_OK);
     if (s->eval.name != NULL) {
         part =
             (hth_train_part){.batch = s->batch, .site = job->ms->site, .scale = &s->options.scale};
@@ -295,9 +340,10 @@ static hth_err job_open(hth_train_job *job)
         HTH_TRY(job_evaluator(job, &part, m, "eval"));
     }
     job->evaluating = job->n_evaluators;
-    HTH_TRY(job_check_capacity(job));
-    HTH_TRY(hth_checkpointer_open(job->ms->store, &job->writer));
-    return s->resume ? job_resume(job) : HTH_OK;
+    HTH_TRY(leads ? job_check_capacity(job) : HTH_OK);
+    HTH_TRY(leads ? hth_checkpointer_open(job->ms->store, &job->writer) : HTH_OK);
+    HTH_TRY(s->resume ? job_resume(job) : HTH_OK);
+    return s->group ? hth_train_group_open(job) : HTH_OK;
 }
 
 static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events events, bool resume,
@@ -349,6 +395,7 @@ void hth_train_job_free(hth_train_job *job)
     if (job == NULL) {
         return;
     }
+    hth_train_group_close(job->group);
     for (int i = 0; i < job->n_evaluators; i++) {
         hth_evaluator_close(job->evaluator[i]);
     }

@@ -54,27 +54,53 @@ static hth_err trainer_smaller(hth_trainer *trainer, const hth_tensor *inputs,
     return hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
 }
 
+static bool trainer_same(const hth_trainer *trainer, const hth_trainer_shape *shape,
+                         const hth_tensor *inputs)
+{
+    bool same = shape->inputs != NULL;
+    for (int i = 0; same && i < trainer->model->n_inputs; i++) {
+        same = hth_shape_equal(&shape->inputs[i].shape, &inputs[i].shape);
+    }
+    return same;
+}
+
+// trainer_place is where a new shape goes: in the place of the one that was used longest ago, where
+// there is no other. The first one stays.
+static int trainer_place(hth_trainer *trainer)
+{
+    int most = trainer->group ? HTH_TRAINER_SHAPES : 2, oldest = 1;
+    for (int k = 1; k < trainer->n_shapes; k++) {
+        bool older = trainer->shapes[k].used < trainer->shapes[oldest].used;
+        if (trainer->shapes[k].inputs == NULL) {
+            return k;
+        }
+        oldest = older ? k : oldest;
+    }
+    if (trainer->n_shapes < most) {
+        return trainer->n_shapes;
+    }
+    hth_trainer_shape_free(trainer, &trainer->shapes[oldest]);
+    trainer->current = -1;
+    return oldest;
+}
+
 hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
                             const hth_tensor *target)
 {
     for (int k = 0; k < trainer->n_shapes; k++) {
-        bool same = true;
-        for (int i = 0; i < trainer->model->n_inputs; i++) {
-            same = same && hth_shape_equal(&trainer->shapes[k].inputs[i].shape, &inputs[i].shape);
-        }
-        if (same) {
+        if (trainer_same(trainer, &trainer->shapes[k], inputs)) {
             trainer->current = k;
+            trainer->shapes[k].used = ++trainer->prepared;
             return HTH_OK;
         }
     }
-    if (trainer->n_shapes == HTH_TRAINER_SHAPES) {
-        hth_trainer_shape_free(trainer, &trainer->shapes[--trainer->n_shapes]);
-        trainer->current = -1;
-    }
-    hth_trainer_shape *s = &trainer->shapes[trainer->n_shapes];
-    HTH_TRY(trainer->n_shapes == 0 ? trainer_first(trainer, inputs, target, s)
-                                   : hth_trainer_shape_make(trainer, inputs, target, s));
-    trainer->current = trainer->n_shapes++;
+    int place = trainer_place(trainer);
+    hth_trainer_shape *s = &trainer->shapes[place];
+    HTH_TRY(place == 0 ? trainer_first(trainer, inputs, target, s)
+                       : hth_trainer_shape_make(trainer, inputs, target, s));
+    trainer->current = place;
+    trainer->n_shapes += place == trainer->n_shapes;
+    s->used = ++trainer->prepared;
     hth_err err = hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
     if (err == HTH_ENODEVMEM && trainer->n_shapes == 1 && trainer->spec->budget == NULL &&
         !trainer->admission.exact) {
@@ -105,7 +131,7 @@ hth_err hth_trainer_replan(hth_trainer *trainer)
 }
 
 // What the labels of a whole batch weigh together.
-static double trainer_norm(const hth_trainer *trainer, const hth_tensor *labels)
+double hth_trainer_norm(const hth_trainer *trainer, const hth_tensor *labels)
 {
     double sum = 0;
     for (int64_t i = 0; i < hth_shape_elements(&labels->shape); i++) {
@@ -118,7 +144,7 @@ static double trainer_norm(const hth_trainer *trainer, const hth_tensor *labels)
 }
 
 // A batch in parts has one mean: each part is divided by what the whole one is, over the parts.
-static void trainer_hyper(hth_trainer *trainer, int64_t parts, const hth_tensor *target)
+void hth_trainer_hyper(hth_trainer *trainer, int64_t parts, double norm)
 {
     const hth_train_spec *s = trainer->spec;
     bool adam =
@@ -132,10 +158,7 @@ static void trainer_hyper(hth_trainer *trainer, int64_t parts, const hth_tensor 
     trainer->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
     trainer->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
     trainer->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
-    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT && trainer->parts != 1) {
-        trainer->hyper[HTH_HYPER_LOSS_NORM] =
-            (float)(trainer_norm(trainer, target) / (double)parts);
-    }
+    trainer->hyper[HTH_HYPER_LOSS_NORM] = (float)(norm / (double)parts);
 }
 
 // Runs what is ready, for the timeline too when it gets this step.
@@ -157,9 +180,10 @@ static hth_err trainer_run(hth_trainer *trainer, hth_trainer_phase *phase)
     return err;
 }
 
-// Runs part `part` of a batch. Each part draws other random numbers.
-static hth_err trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int64_t part,
-                            const hth_tensor *inputs, const hth_tensor *target, float *loss)
+// Each part draws other random numbers.
+hth_err hth_trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int64_t part,
+                         uint64_t draw, const hth_tensor *inputs, const hth_tensor *target,
+                         float *loss)
 {
     HTH_TRY(hth_trainer_enter(trainer, phase));
     hth_tensor *to = &phase->in[phase->graph.target];
@@ -168,7 +192,7 @@ static hth_err trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int6
     }
     to->data = (char *)target->data + (size_t)part * to->bytes;
     trainer->step_input =
-        (trainer->spec->seed << 32) + trainer->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
+        (trainer->spec->seed << 32) + trainer->counter + draw * 0x9E3779B97F4A7C15u;
     *loss = 0;
     phase->out[0].data = loss;
     const hth_work_queue *queue = trainer->ms->site->queue;
@@ -193,13 +217,14 @@ hth_err hth_trainer_step(hth_trainer *trainer, const hth_tensor *inputs, const h
     hth_trainer_shape *s = hth_trainer_current(trainer);
     double sum = 0;
     hth_err err = HTH_OK;
-    trainer_hyper(trainer, s->parts, target);
+    bool weighed = trainer->spec->options.loss == HTH_LOSS_SOFTMAX_XENT && trainer->parts != 1;
+    hth_trainer_hyper(trainer, s->parts, weighed ? hth_trainer_norm(trainer, target) : 0);
     hth_trainer_slots_unview(&trainer->slots);
     trainer->stall_ns = trainer->run_ns = 0;
     trainer->measured = hth_timeline_begin(trainer->timeline, hth_now_ns());
     for (int64_t i = 0; i < s->parts && err == HTH_OK; i++) {
-        err =
-            trainer_part(trainer, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
+        err = hth_trainer_part(trainer, i + 1 < s->parts ? &s->add : &s->apply, i, (uint64_t)i,
+                               inputs, target, loss);
         sum += *loss;
     }
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
@@ -285,7 +310,8 @@ hth_train_options hth_trainer_options(const hth_trainer *trainer)
 
 int64_t hth_trainer_classes(const hth_trainer *trainer)
 {
-    const hth_graph *g = hth_trainer_current(trainer)->apply.graph.graph;
+    const hth_trainer_shape *s = hth_trainer_current(trainer);
+    const hth_graph *g = (trainer->group ? &s->add : &s->apply)->graph.graph;
     for (int i = 0; i < g->n_nodes; i++) {
         if (g->nodes[i].op == HTH_OP_SOFTMAX_XENT) {
             const hth_shape *s = &g->values[g->nodes[i].inputs[0]].shape;
@@ -349,6 +375,14 @@ static hth_err trainer_divides(hth_trainer *trainer)
     HTH_TRY(hth_train_divides(trainer->model, &trainer->spec->options, &samples));
     trainer->whole = !samples.proven;
     trainer->parts = trainer->whole ? 1 : trainer->parts;
+    if (trainer->group) {
+        trainer->parts = 2;
+        return samples.proven ? HTH_OK
+                              : hth_fail(HTH_EINVAL,
+                                         "several devices cannot train this model together, "
+                                         "because its samples are not independent: %s",
+                                         samples.why);
+    }
     return samples.proven || trainer->spec->accumulate <= 1
                ? HTH_OK
                : hth_fail(HTH_EINVAL,
@@ -404,6 +438,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
                        .progress = progress,
                        .current = -1,
                        .parts = spec->accumulate,
+                       .group = spec->group,
                        .replan = {.n_samples = -1, .on = spec->replan},
                        .share = {.account = &t->account},
                        .account = {.job = true},
@@ -436,6 +471,7 @@ void hth_trainer_close(hth_trainer *trainer)
     trainer->memory_bytes = 0;
     hth_trainer_share(trainer);
     hth_free(trainer->retained);
+    hth_free(trainer->statistics);
     hth_free(trainer->weights);
     hth_profile_close(trainer->profile);
     hth_graph_free(trainer->model);

@@ -4,8 +4,22 @@
 // occupy; with other jobs the point of its curve that the rest of the device can give.
 #include "engine/train/trainer_impl.h"
 
+#include "base/alloc.h"
 #include "base/size.h"
 #include "runtime/tenants/quota.h"
+
+// What an update is planned for when it is asked what it could have. A group's shard is added up,
+// then only updates: that needs no more than a batch of twice the size in two parts.
+static hth_err admit_inputs(const hth_trainer *trainer, const hth_tensor *inputs, hth_tensor **out)
+{
+    int n = trainer->model->n_inputs;
+    *out = hth_memdup(inputs, (size_t)n * sizeof *inputs);
+    for (int i = 0; *out != NULL && trainer->group && i < n; i++) {
+        (*out)[i].shape.dim[0] *= 2;
+        (*out)[i].bytes *= 2;
+    }
+    return *out != NULL ? HTH_OK : hth_no_memory("a training job");
+}
 
 // With other jobs. HTH_ENODEVMEM: not now.
 static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
@@ -16,8 +30,12 @@ static hth_err admit_beside(hth_trainer *trainer, const hth_tensor *inputs)
     hth_curve_point point = {.budget_bytes = 0};
     hth_train_spec quick = *trainer->spec;
     quick.accumulate = trainer->parts;
-    HTH_TRY(hth_trainer_demands(trainer->ms, &quick, trainer->progress, inputs, admission->steps,
-                                &curve));
+    hth_tensor *planned;
+    HTH_TRY(admit_inputs(trainer, inputs, &planned));
+    hth_err err = hth_trainer_demands(trainer->ms, &quick, trainer->progress, planned,
+                                      admission->steps, &curve);
+    hth_free(planned);
+    HTH_TRY(err);
     if (curve.n == 0 || curve.point[0].device_bytes > site->device->props.budget_bytes) {
         return HTH_OK; // never: which planning it finds out, and says
     }

@@ -150,6 +150,7 @@ static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     trial->t = t;
     trial->o = &spec->plan;
     t->parts = parts;
+    t->group = false;
     t->problem_only = true;
     t->guess = guess;
     HTH_TRY(hth_trainer_target(t, inputs, &target));

@@ -10,7 +10,7 @@
 #include "engine/train/trainer_slots.h"
 #include "engine/train/replan.h"
 
-#define HTH_TRAINER_SHAPES 2    // the batch, and the last one of an epoch
+#define HTH_TRAINER_SHAPES 6    // of a group's shards; others have two: the batch, and the last one
 #define HTH_TRAINER_PARTS  16   // most parts of a batch that are tried
 #define HTH_TRAINER_GAIN   0.98 // of the time, to be worth twice as many parts
 #define HTH_TRAINER_WHY    512
@@ -25,10 +25,12 @@ typedef struct hth_trainer_phase {
 } hth_trainer_phase;
 
 // What an update of one batch shape consists of: `parts` - 1 runs of `add`, which only adds up
-// gradients, then one of `apply`. One part and no accumulation: `apply` is a whole step.
+// gradients, then one of `apply`. One part and no accumulation: `apply` is a whole step. A group's
+// shard has two parts: all of it is added up, and `apply` only updates.
 typedef struct hth_trainer_shape {
-    hth_tensor *inputs; // of the whole batch
+    hth_tensor *inputs; // of the whole batch; NULL: there is none
     int64_t parts;
+    uint64_t used; // when it was the current one last, by the trainer's count
     hth_trainer_phase add, apply;
 } hth_trainer_shape;
 
@@ -54,6 +56,7 @@ struct hth_trainer {
     bool *retained; // per slot: resident in the first step that was planned, and so in all others
     hth_profile *profile; // costs to plan with, NULL: measured
     bool problem_only;    // steps are to be planned by others, and are not run
+    bool group;           // spec->group, but not to plan a curve: of a whole step, that is close
     bool whole;           // its batches are not taken in parts: samples depend on each other
     bool guess;           // with problem_only: what was not measured yet need not be
     uint64_t retained_bytes;
@@ -79,12 +82,25 @@ struct hth_trainer {
     float *weights; // of the loss; NULL: all are 1
     int n_weights;
     hth_trainer_kept kept;
+    uint64_t prepared; // counts the times that a shape was made current
+    float *statistics; // of a group's member: running ones, as they were before the pass
 };
 
 static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *trainer)
 {
     return (hth_trainer_shape *)&trainer->shapes[trainer->current];
 }
+
+// trainer.c
+// hth_trainer_part runs a phase on part `part` of a batch, with the random numbers `draw`.
+hth_err hth_trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int64_t part,
+                         uint64_t draw, const hth_tensor *inputs, const hth_tensor *target,
+                         float *loss);
+// hth_trainer_hyper sets what the next update is made with, of a batch in `parts` parts whose
+// labels weigh `norm`.
+void hth_trainer_hyper(hth_trainer *trainer, int64_t parts, double norm);
+// hth_trainer_norm is what the labels of a batch weigh together.
+double hth_trainer_norm(const hth_trainer *trainer, const hth_tensor *labels);
 
 // trainer_shape.c
 // hth_trainer_shape_make compiles the steps of one batch shape; freed also on error.
@@ -144,5 +160,46 @@ void hth_trainer_share(hth_trainer *trainer);
 // or that no plan was found; for how much one was, and for how much less in other ways. Returns
 // HTH_ETOOBIG.
 hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs);
+
+// trainer_member.c: a step of a group's member (spec->group) is a pass over its shard, which leaves
+// gradients, and an update with their sums.
+// What is summed: slots of gradients, in the order in which a pass writes them, and running
+// statistics.
+typedef struct hth_trainer_sums {
+    int n;
+    int *slot;
+    size_t *floats;
+    bool *statistic;
+    const float **content; // as the last pass left it, until the next one or an update
+} hth_trainer_sums;
+
+// hth_trainer_sums_open lists them; closed also on error.
+hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums);
+void hth_trainer_sums_close(hth_trainer_sums *sums);
+
+// hth_trainer_pass computes the loss and the mean gradients of the current shape's samples, and
+// what they weigh. member: others draw other random numbers.
+hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
+                         const hth_tensor *target, float *loss, double *weight);
+// hth_trainer_pass_us is what the last one took.
+double hth_trainer_pass_us(const hth_trainer *trainer);
+// hth_trainer_view points sums->content at what is to be summed.
+hth_err hth_trainer_view(hth_trainer *trainer, hth_trainer_sums *sums);
+// hth_trainer_sum sets what the k-th is summed to; hth_trainer_update then makes the step. It reads
+// no samples, but a device may be given them.
+hth_err hth_trainer_sum(hth_trainer *trainer, const hth_trainer_sums *sums, int k,
+                        const float *content);
+hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs,
+                           const hth_tensor *target);
+// hth_trainer_undo makes as if there had been no pass.
+hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);
+
+// hth_trainer_whole_bytes is what all slots take that are not copies; hth_trainer_write writes
+// them, hth_trainer_read sets them and the number of steps that made them so.
+size_t hth_trainer_whole_bytes(const hth_trainer *trainer);
+hth_err hth_trainer_write(hth_trainer *trainer, void *to);
+hth_err hth_trainer_read(hth_trainer *trainer, const void *from, uint64_t steps);
+// hth_trainer_fingerprint is the same for trainers of the same slots.
+uint64_t hth_trainer_fingerprint(const hth_trainer *trainer);
 
 #endif

@@ -45,10 +45,12 @@ double hth_trainer_shape_us(const hth_trainer *trainer, const hth_trainer_shape 
 json_t *hth_trainer_memory(const hth_trainer *trainer)
 {
     const hth_trainer_shape *s = &trainer->shapes[0];
-    json_t *doc = hth_train_memory(s->apply.program);
-    uint64_t peak = s->apply.program->plan->arena_bytes + s->apply.program->plan->resident_bytes;
+    bool group = trainer->group;
+    const hth_program *first = (group ? &s->add : &s->apply)->program;
+    json_t *doc = hth_train_memory(first);
+    uint64_t peak = first->plan->arena_bytes + first->plan->resident_bytes;
     if (s->parts > 1) {
-        const hth_plan *add = s->add.program->plan;
+        const hth_plan *add = (group ? &s->apply : &s->add)->program->plan;
         uint64_t other = add->arena_bytes + add->resident_bytes + trainer->retained_bytes;
         json_int_t host = json_integer_value(json_object_get(doc, "host_bytes"));
         peak = other > peak ? other : peak;
@@ -57,7 +59,7 @@ json_t *hth_trainer_memory(const hth_trainer *trainer)
     json_object_set_new(doc, "peak_bytes", json_integer((json_int_t)peak));
     json_object_set_new(doc, "budget_bytes", json_integer((json_int_t)trainer->budget_bytes));
     json_object_set_new(doc, "predicted_ms", json_real(hth_trainer_shape_us(trainer, s) / 1e3));
-    json_object_set_new(doc, "accumulate", json_integer(trainer->parts));
+    json_object_set_new(doc, "accumulate", json_integer(group ? 1 : trainer->parts));
     return doc;
 }
 

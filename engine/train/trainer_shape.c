@@ -178,6 +178,10 @@ static hth_tensor shape_part(hth_tensor whole, int64_t parts)
 // another one in parts that are no larger.
 static hth_err shape_parts(hth_trainer *trainer, int64_t n, int64_t *parts)
 {
+    if (trainer->group) {
+        *parts = 2;
+        return HTH_OK;
+    }
     if (trainer->part == 0 && n % trainer->parts != 0) {
         return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be split into %lld equal parts",
                         (long long)n, (long long)trainer->parts);
@@ -191,10 +195,21 @@ static hth_err shape_parts(hth_trainer *trainer, int64_t n, int64_t *parts)
     return HTH_OK;
 }
 
+// What adds gradients up needs the most memory of a group's phases, and decides what stays.
+static hth_err shape_group(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
+                           hth_trainer_shape *shape)
+{
+    HTH_TRY(step_make(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, inputs, target));
+    return step_make(trainer, &shape->apply, HTH_TRAIN_UPDATE, inputs, target);
+}
+
 static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_shape *shape)
 {
     int n = trainer->model->n_inputs;
+    if (trainer->group) {
+        return shape_group(trainer, inputs, target, shape);
+    }
     hth_tensor *part = hth_memdup(inputs, (size_t)n * sizeof *inputs);
     if (part == NULL) {
         return hth_no_memory("a training job");

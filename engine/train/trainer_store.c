@@ -28,6 +28,17 @@ static hth_put_tensor state_tensor(const hth_trainer *trainer, int i, const char
                             .bytes = trainer->slots.bytes[i]};
 }
 
+// A group's gradients are zeros between steps: checkpoints do not have them, so that the job may go
+// on alone, and one that was alone in a group.
+static bool state_zero(const hth_trainer *trainer, int i)
+{
+    if (!trainer->group) {
+        return false;
+    }
+    const hth_train_slot *slot = &hth_trainer_current(trainer)->add.graph.slots[i];
+    return slot->kind == HTH_SLOT_STATE && slot->output >= 0;
+}
+
 hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count)
 {
     const hth_train_graph *g = &hth_trainer_current(trainer)->apply.graph;
@@ -41,7 +52,7 @@ hth_err hth_trainer_state(hth_trainer *trainer, hth_put_tensor **out, int *count
         err = hth_trainer_kept_view(trainer, view + n);
     }
     for (int i = 0; err == HTH_OK && i < trainer->slots.n; i++) {
-        if (g->slots[i].kind != HTH_SLOT_COPY) {
+        if (g->slots[i].kind != HTH_SLOT_COPY && !state_zero(trainer, i)) {
             (*out)[(*count)++] = state_tensor(trainer, i, g->slots[i].name, view[i]);
         }
     }
@@ -108,6 +119,9 @@ hth_err hth_trainer_restore(hth_trainer *trainer, hth_store *store, const hth_ma
     for (int i = 0; i < trainer->slots.n; i++) {
         int k = 0;
         hth_const *view;
+        if (state_zero(trainer, i)) {
+            continue;
+        }
         while (k < manifest->n_tensors && !slot_is(trainer, g, i, &manifest->tensors[k])) {
             k++;
         }

@@ -163,6 +163,7 @@ static hth_err build(train_build *build, const hth_tensor *inputs, hth_eval_fn e
     HTH_TRY(passes(build));
     find_values(build);
     HTH_TRY(train_backward(build, build->g->outputs[0]));
+    HTH_TRY(build->o->phase == HTH_TRAIN_UPDATE ? train_updates(build) : HTH_OK);
     HTH_TRY(train_shorten_backward(build->g));
     HTH_TRY(set_order(build, out));
     HTH_TRY(hth_graph_compact(build->g));

@@ -38,11 +38,13 @@ typedef enum hth_train_optimizer {
 // Gradients of several batches may be added up before one update: M - 1 runs of an ACCUMULATE
 // graph, which adds to the state "NAME/gradient" and leaves parameters alone, then one of an APPLY
 // graph, which adds the last batch's, updates, and clears. Both have the same slots. GRAD_SCALE is
-// 1 / M.
+// 1 / M. Where gradients are summed elsewhere (group/) an UPDATE graph, which reads no samples and
+// has no loss (its first output means nothing), updates by those that lie there, and clears.
 typedef enum hth_train_phase {
     HTH_TRAIN_WHOLE, // one batch, one update
     HTH_TRAIN_ACCUMULATE,
     HTH_TRAIN_APPLY,
+    HTH_TRAIN_UPDATE,
 } hth_train_phase;
 
 typedef struct hth_train_options {

@@ -12,6 +12,7 @@ typedef struct train_slot {
     hth_train_slot slot;
     int value, next; // value indices: the input and its new value (-1: not made yet)
     int left;        // reads whose gradients are still to come
+    bool sum;        // gradients are added up in it
 } train_slot;
 
 typedef struct train_build {
@@ -61,6 +62,8 @@ hth_err train_update(train_build *build, int s, int gradient, int clip);
 // train_accumulate adds the slot that gradients of parameter slot s are added up in; *gradient
 // becomes the sum.
 hth_err train_accumulate(train_build *build, int s, int *gradient);
+// train_updates makes the step one that only updates: all optimizer nodes are there.
+hth_err train_updates(train_build *build);
 
 // train_clip.c
 // train_clip adds the factor that clips n gradients to options' clip_norm; *out is its value.

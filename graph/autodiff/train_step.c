@@ -219,6 +219,11 @@ hth_err train_accumulate(train_build *build, int s, int *gradient)
 {
     int sum, next, before = *gradient, slot = build->n_slots;
     HTH_TRY(add_state(build, s, HTH_SLOT_STATE, "gradient", &sum));
+    build->slots[slot].sum = true;
+    if (build->o->phase == HTH_TRAIN_UPDATE) {
+        *gradient = sum;
+        return HTH_OK;
+    }
     HTH_TRY(new_value(build, slot, &next));
     const char *name = build->slots[slot].slot.name;
     if (build->o->phase == HTH_TRAIN_ACCUMULATE) {
@@ -245,6 +250,27 @@ static bool reads_rounded(const hth_node *node, int k)
     default:
         return false;
     }
+}
+
+// Sums are cleared when all have read them. What computed them falls to compaction.
+hth_err train_updates(train_build *build)
+{
+    int node;
+    for (int s = 0; s < build->n_slots; s++) {
+        int sum = build->slots[s].value, next;
+        if (build->slots[s].sum) {
+            HTH_TRY(new_value(build, s, &next));
+            HTH_TRY(add_binary(build, HTH_OP_SUB, build->slots[s].slot.name, sum, sum, next));
+        } else if (build->slots[s].slot.kind == HTH_SLOT_STAT) {
+            build->slots[s].next = -1;
+        }
+    }
+    HTH_TRY(hth_graph_add_value(build->g, "hearth.none", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN,
+                                &build->loss));
+    HTH_TRY(hth_graph_add_node(build->g, HTH_OP_REDUCE_SUM, "hearth.none", &build->hyper, 1,
+                               &build->loss, 1, &node));
+    HTH_TRY(hth_node_set_int(&build->g->nodes[node], "keepdims", 0));
+    return infer(build->g, node);
 }
 
 // In bf16 what reads parameter slot s rounded reads its copy, which gets a slot after the

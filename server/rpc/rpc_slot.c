@@ -369,7 +369,7 @@ static hth_err request_paths(const hth_rpc_slot *slot, const json_t *args, int n
 static hth_err request_take(hth_rpc_slot *slot)
 {
     const Hearth__Query *q = slot->q->query;
-    if (q->n_handles > HTH_REQUEST_FILES) {
+    if (q->n_handles > HTH_CLIENT_FILES) {
         return hth_fail(HTH_EINVAL, "%zu descriptors for one question", q->n_handles);
     }
     for (size_t i = 0; i < q->n_handles; i++) {

@@ -68,7 +68,10 @@ static int cmd_train(hth_cli *cli)
 }
 
 static const hth_option train_options[] = {
-    OPTION_ON,
+    {"on", HTH_OPTION_TEXT, "DEVICE,..|all",
+     "device to train on (cuda:1); of several each takes a shard of every batch"},
+    {"shards", HTH_OPTION_PATH, "FILE",
+     "repeat the shards of an earlier job on these devices (\"shards\" of its summary)"},
     {"data", HTH_OPTION_DATA, "FILE|NAME",
      "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
      "images"},

@@ -108,6 +108,9 @@ static hth_err query_jobs(hth_train_queue *queue, const hth_request *request, co
     asks.admin = request->admin && !json_is_true(json_object_get(args, "mine"));
     *out = json_array();
     for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        if (e->member) {
+            continue; // its lead's row tells of it
+        }
         if (hth_train_row_get(queue, &asks, e->job, false, &row) == HTH_OK) {
             json_array_append_new(*out, row);
         } else if (all) {

@@ -132,6 +132,9 @@ static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry
 hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word)
 {
     char text[60], why[HTH_CHECKPOINT_NOTE] = "";
+    if (entry->member) {
+        return HTH_OK;
+    }
     hth_train_entry_number(queue, entry);
     if (!entry->taken && !hth_train_entry_own(entry)) {
         HTH_TRY(entry_accept(queue, entry));

@@ -42,10 +42,11 @@ struct hth_train_entry {
     hth_tenant *tenant;     // who submitted it; NULL: nobody with limits
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
-    json_int_t id;                 // 0: it has no number yet
-    bool fresh;                    // its number is of this request
-    bool leaves;                   // its client goes as soon as it is told that the job is taken
-    bool taken;                    // that was told: the job works, or waits for memory
+    json_int_t id; // 0: it has no number yet
+    bool fresh;    // its number is of this request
+    bool leaves;   // its client goes as soon as it is told that the job is taken
+    bool member; // of a group, and not its lead: nothing of it is stored, and only the lead is told
+    bool taken;  // that was told: the job works, or waits for memory
     hth_job *work;                 // NULL: not at work
     hth_timeline *timeline;        // of its last measured step; NULL: never at work, or no memory
     uint64_t reported_ns;          // when its last event was

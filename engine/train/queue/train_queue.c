@@ -33,7 +33,11 @@ hth_train_entry *hth_train_queue_find(const hth_train_queue *queue, const char *
 void hth_train_queue_event(const hth_train_queue *queue, const char *job, const char *word)
 {
     char text[60];
+    const hth_train_entry *entry = hth_train_queue_find(queue, job);
     snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
+    if (entry != NULL && entry->member) {
+        return;
+    }
     if (queue->event != NULL) {
         queue->event(queue->event_ctx, job, text, 0, 1);
     }
@@ -45,6 +49,9 @@ static void queue_event(void *ctx, const char *what, uint64_t done, uint64_t tot
     hth_train_entry *e = ctx;
     const hth_train_queue *queue = e->queue;
     uint64_t now = hth_now_ns();
+    if (e->member) {
+        return;
+    }
     hth_train_entry_step(e, what, done, total);
     if (queue->event != NULL && (now - e->reported_ns >= QUEUE_EVENT_NS || done == total)) {
         e->reported_ns = now;
@@ -120,7 +127,9 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         e->looked_ns = 0; // it may be what they wait for
     }
-    queue_drop_own(queue, entry);
+    if (!entry->member) {
+        queue_drop_own(queue, entry);
+    }
     hth_train_entry_release(entry);
     queue->answer(entry->r, hth_err_restore(err, detail));
     queue_keep(queue, entry);
@@ -144,6 +153,9 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
 {
     char detail[HTH_CHECKPOINT_NOTE];
     const char *word = err == HTH_ECANCELED ? "canceled" : "failed";
+    if (entry->member) {
+        return word;
+    }
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
     bool before = entry->work == NULL && entry->r->crashes > 0; // at work in a process that died
     bool begun = entry->work != NULL || before || entry->taken || entry->paused ||
@@ -273,7 +285,9 @@ static hth_err queue_began(hth_train_queue *queue, hth_train_entry *entry)
     entry->r->crashes = 0; // paused and resumed, it goes on as any other
     entry->retried = false;
     entry->not_before_ns = 0;
-    hth_checkpoint_note_set(queue->ms->store, entry->job, "");
+    if (!entry->member) {
+        hth_checkpoint_note_set(queue->ms->store, entry->job, "");
+    }
     return HTH_OK;
 }
 
@@ -312,6 +326,9 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
     entry->opened_ns = hth_now_ns() - from_ns;
     if (err == HTH_OK) {
         hth_train_fair_began(queue, entry);
+        if (entry->r->member > 0) { // others of its group would wait for it
+            entry->fair.least_ns = HTH_FAIR_NEVER / 2;
+        }
         entry->favoured[0] = 0;
         return queue_began(queue, entry);
     }
@@ -340,7 +357,9 @@ bool hth_train_queue_slice(hth_train_queue *queue)
         }
     } else if (done) {
         hth_train_entry_state(queue, e, "finished", NULL);
-        hth_train_queue_record(queue, e->job, "finished", NULL);
+        if (!e->member) {
+            hth_train_queue_record(queue, e->job, "finished", NULL);
+        }
         hth_train_queue_end(queue, e, HTH_OK, "finished");
     } else if (e->work != NULL && hth_job_stuck(e->work)) {
         e->paused = true; // until there is room, and somebody says so
@@ -367,6 +386,9 @@ static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entr
 {
     char why[HTH_CHECKPOINT_NOTE];
     json_t *doc = NULL;
+    if (entry->member) {
+        return hth_fail(HTH_ECANCELED, "the server is stopping");
+    }
     if (entry->paused && entry->work == NULL) {
         return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", entry->job);
     }

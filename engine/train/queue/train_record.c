@@ -51,7 +51,7 @@ static void record_begin(const hth_train_queue *queue, hth_train_entry *entry)
 void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry)
 {
     uint64_t id;
-    if (entry->id == 0 && entry->job[0] != 0 &&
+    if (entry->id == 0 && entry->job[0] != 0 && !entry->member &&
         hth_job_index_add(queue->ms->store, entry->job, entry->of, &id) == HTH_OK) {
         entry->id = (json_int_t)id;
         hth_train_entry_set(entry, "id", json_integer(entry->id));
@@ -80,6 +80,9 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
 {
     char text[HTH_TRAIN_LOG_LINE];
     json_t *record;
+    if (entry->member) {
+        return;
+    }
     bool some = why != NULL && why[0] != 0, ended = record_ended(word);
     const char *colon = some ? ": " : "";
     snprintf(text, sizeof text, "%s%s%s", word, colon, some ? why : "");

@@ -100,6 +100,20 @@ static hth_err submit_alone(const hth_train_queue *queue, const hth_train_entry 
                     entry->job, state);
 }
 
+// submit_member has a device compute for a group whose lead is elsewhere, where everything was
+// looked at.
+static hth_err submit_member(hth_train_entry *entry, const hth_request *request, const json_t *args)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    HTH_TRY(hth_checkpoint_job(args, name));
+    entry->member = true;
+    entry->attempt = 1;
+    entry->priority = (int)json_number_value(json_object_get(args, "priority"));
+    entry->spills = json_is_string(json_object_get(args, "spill"));
+    snprintf(entry->job, sizeof entry->job, "%.180s (member %d)", name, request->member - 1);
+    return HTH_OK;
+}
+
 // Names the entry of request `request`. Arguments that name no model are refused when it is its
 // turn.
 static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_request *request)
@@ -109,6 +123,11 @@ static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_r
     entry->r = request;
     entry->given = request->arguments;
     entry->left_s = NAN;
+    if (request->member > 1) {
+        hth_err err = submit_member(entry, request, args);
+        json_decref(args);
+        return err;
+    }
     hth_err err = submit_arguments(queue, entry, request, args);
     hth_train_entry_read(entry, args);
     if (err == HTH_OK) {
@@ -126,8 +145,10 @@ static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_r
 // left for somebody to look at.
 static void submit_again(hth_train_queue *queue, hth_train_entry *entry)
 {
-    char note[HTH_CHECKPOINT_NOTE];
-    hth_checkpoint_note_get(queue->ms->store, entry->job, note);
+    char note[HTH_CHECKPOINT_NOTE] = "";
+    if (!entry->member) {
+        hth_checkpoint_note_get(queue->ms->store, entry->job, note);
+    }
     entry->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
     if (!entry->paused && entry->r->crashes >= SUBMIT_MAX_CRASHES) {
         hth_train_entry_number(queue, entry);

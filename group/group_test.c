@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group's exchange: sums and states between threads, and between processes that are killed at any
 // moment. What the members learn is known from a formula, whatever their shards.
-#include "group/exchange.h"
+#include "group/group.h"
 
 #include "base/test.h"
 
@@ -53,30 +53,30 @@ static double mean_value(int64_t step, int64_t from, int64_t n, bool count, doub
     return *weight > 0 ? sum / *weight : 0;
 }
 
-static void worker_pass(hth_exchange *exchange, const worker *w, const hth_exchange_round *round)
+static void worker_pass(hth_group *group, const worker *w, const hth_group_round *round)
 {
     float *gradient = hth_alloc(LARGE * sizeof *gradient);
     double weight, count;
     assert_non_null(gradient);
     double mean = mean_value(round->step, round->from, round->n, false, &weight);
     double plain = mean_value(round->step, round->from, round->n, true, &count);
-    hth_exchange_weigh(exchange, weight);
+    hth_group_weigh(group, weight);
     for (int i = SLOTS - 1; i >= 0 && round->n > 0; i--) { // whatever comes first
         for (size_t k = 0; k < slot_floats[i]; k++) {
             gradient[k] = (float)(by_count[i] ? plain : mean) + (float)(k % 7);
         }
-        hth_exchange_ready(exchange, i, gradient);
+        hth_group_ready(group, i, gradient);
         atomic_fetch_add(w->points, 1);
     }
-    hth_exchange_passed(exchange, mean, 1);
+    hth_group_passed(group, mean, 1);
     hth_free(gradient);
 }
 
-static void worker_apply(hth_exchange *exchange, worker *w, int64_t step)
+static void worker_apply(hth_group *group, worker *w, int64_t step)
 {
     size_t at = 0;
     for (int i = 0; i < SLOTS; i++) {
-        const float *sum = hth_exchange_summed(exchange, i);
+        const float *sum = hth_group_summed(group, i);
         for (size_t k = 0; k < slot_floats[i]; k++) {
             w->learned[at++] += sum[k];
         }
@@ -84,88 +84,88 @@ static void worker_apply(hth_exchange *exchange, worker *w, int64_t step)
     w->done = step + 1;
 }
 
-static void worker_start(hth_exchange *exchange, const worker *w, int64_t step)
+static void worker_start(hth_group *group, const worker *w, int64_t step)
 {
-    hth_exchange_seat seat[HTH_GROUP_MEMBERS];
+    hth_group_seat seat[HTH_GROUP_MEMBERS];
     hth_shard_member m[HTH_GROUP_MEMBERS];
     int64_t n[HTH_GROUP_MEMBERS] = {0};
-    int members = hth_exchange_seats(exchange, seat);
+    int members = hth_group_seats(group, seat);
     for (int i = 0; i < members; i++) {
         m[i] = (hth_shard_member){.sample_us = w->uneven ? 1 + i + (double)(step % 3) : 1,
                                   .least = seat[i].joined,
                                   .most = seat[i].joined ? BATCH : 0};
     }
     assert_true(hth_shards_solve(m, members, BATCH, n));
-    (void)hth_exchange_start(exchange, n);
+    (void)hth_group_start(group, n);
 }
 
 // worker_round takes part in a round until it is certain or broken.
-static void worker_round(hth_exchange *exchange, worker *w, const hth_exchange_round *round)
+static void worker_round(hth_group *group, worker *w, const hth_group_round *round)
 {
-    worker_pass(exchange, w, round);
+    worker_pass(group, w, round);
     for (;;) {
-        hth_exchange_result result = hth_exchange_look(exchange);
+        hth_group_result result = hth_group_look(group);
         atomic_fetch_add(w->points, 1);
-        if (result == HTH_EXCHANGE_SUMMED) {
-            worker_apply(exchange, w, round->step);
+        if (result == HTH_GROUP_SUMMED) {
+            worker_apply(group, w, round->step);
             return;
         }
-        if (result == HTH_EXCHANGE_BROKEN) {
+        if (result == HTH_GROUP_BROKEN) {
             return;
         }
-        hth_exchange_wait(exchange, 1000000);
+        hth_group_wait(group, 1000000);
     }
 }
 
 static void worker_run(worker *w)
 {
-    hth_exchange *exchange;
-    hth_exchange_spec spec = {.member = w->member,
-                              .batch = BATCH,
-                              .steps = w->steps,
-                              .at = 0,
-                              .n_slots = SLOTS,
-                              .floats = slot_floats,
-                              .by_count = by_count,
-                              .state_bytes = FLOATS * sizeof(float) + sizeof(int64_t),
-                              .fingerprint = 42};
-    assert_ok(hth_exchange_join(w->fd, &spec, &exchange));
+    hth_group *group;
+    hth_group_spec spec = {.member = w->member,
+                           .batch = BATCH,
+                           .steps = w->steps,
+                           .at = 0,
+                           .n_slots = SLOTS,
+                           .floats = slot_floats,
+                           .by_count = by_count,
+                           .state_bytes = FLOATS * sizeof(float) + sizeof(int64_t),
+                           .fingerprint = 42};
+    assert_ok(hth_group_join(w->fd, &spec, &group));
     for (bool over = false; !over;) {
-        hth_exchange_round round;
+        hth_group_round round;
         atomic_fetch_add(w->points, 1);
-        switch (hth_exchange_begin(exchange, &round)) {
-        case HTH_EXCHANGE_WAITS:
-            hth_exchange_wait(exchange, 1000000);
+        switch (hth_group_begin(group, &round)) {
+        case HTH_GROUP_WAITS:
+            hth_group_wait(group, 1000000);
             break;
-        case HTH_EXCHANGE_LEADS:
+        case HTH_GROUP_LEADS:
             if (w->done == w->steps) {
-                hth_exchange_end(w->fd, HTH_OK, NULL);
+                hth_group_end(w->fd, HTH_OK, NULL);
             } else {
-                worker_start(exchange, w, round.step);
+                worker_start(group, w, round.step);
             }
             break;
-        case HTH_EXCHANGE_ROUND:
+        case HTH_GROUP_ROUND:
             assert_int_equal(round.step, w->done);
-            worker_round(exchange, w, &round);
+            worker_round(group, w, &round);
             break;
-        case HTH_EXCHANGE_GIVES:
-            memcpy(hth_exchange_state(exchange), w->learned, FLOATS * sizeof(float));
+        case HTH_GROUP_GIVES:
+            memcpy(hth_group_state(group), w->learned, FLOATS * sizeof(float));
             atomic_fetch_add(w->points, 1);
-            hth_exchange_gave(exchange);
+            hth_group_gave(group);
             break;
-        case HTH_EXCHANGE_TAKES:
-            memcpy(w->learned, hth_exchange_state(exchange), FLOATS * sizeof(float));
+        case HTH_GROUP_TAKES:
+            memcpy(w->learned, hth_group_state(group), FLOATS * sizeof(float));
             w->done = round.step;
             atomic_fetch_add(w->points, 1);
-            hth_exchange_took(exchange);
+            hth_group_took(group);
             break;
-        case HTH_EXCHANGE_OVER:
-            w->end = hth_exchange_over(exchange);
+        case HTH_GROUP_OVER:
+            w->end = hth_group_over(group);
             over = true;
             break;
         }
     }
-    hth_exchange_leave(exchange);
+    hth_group_leave(group);
 }
 
 static void *worker_main(void *arg)
@@ -197,7 +197,7 @@ static void run_threads(int members, bool uneven, float *learned)
     worker w[MEMBERS];
     _Atomic uint64_t points = 0;
     int fd;
-    assert_ok(hth_exchange_make(members, &fd));
+    assert_ok(hth_group_make(members, &fd));
     for (int i = 0; i < members; i++) {
         w[i] = (worker){.fd = fd,
                         .member = i,
@@ -276,7 +276,7 @@ static void run_killed(int kills, int64_t steps)
     pid_t pid[MEMBERS];
     int fd, status;
     assert_ptr_not_equal(all, MAP_FAILED);
-    assert_ok(hth_exchange_make(MEMBERS, &fd));
+    assert_ok(hth_group_make(MEMBERS, &fd));
     for (int i = 0; i < MEMBERS; i++) {
         pid[i] = worker_fork(fd, i, steps, all);
     }
@@ -314,89 +314,89 @@ static void test_killed(void **state)
 
 // ---- one at a time
 
-static hth_exchange_spec spec_of(int member)
+static hth_group_spec spec_of(int member)
 {
-    return (hth_exchange_spec){.member = member,
-                               .batch = BATCH,
-                               .steps = 10,
-                               .n_slots = SLOTS,
-                               .floats = slot_floats,
-                               .by_count = by_count,
-                               .state_bytes = 4096,
-                               .fingerprint = 42};
+    return (hth_group_spec){.member = member,
+                            .batch = BATCH,
+                            .steps = 10,
+                            .n_slots = SLOTS,
+                            .floats = slot_floats,
+                            .by_count = by_count,
+                            .state_bytes = 4096,
+                            .fingerprint = 42};
 }
 
 static void test_refused(void **state)
 {
-    hth_exchange *a, *b;
+    hth_group *a, *b;
     int fd;
-    assert_ok(hth_exchange_make(2, &fd));
-    hth_exchange_spec spec = spec_of(0);
-    assert_ok(hth_exchange_join(fd, &spec, &a));
+    assert_ok(hth_group_make(2, &fd));
+    hth_group_spec spec = spec_of(0);
+    assert_ok(hth_group_join(fd, &spec, &a));
     spec = spec_of(1);
     spec.fingerprint = 43;
-    assert_err(hth_exchange_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
+    assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
     spec = spec_of(2);
-    assert_err(hth_exchange_join(fd, &spec, &b), HTH_EINVAL, "no member 2 in this group of 2");
+    assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "no member 2 in this group of 2");
     assert_null(b);
-    assert_true(hth_exchange_refuse(fd, HTH_ENOTSUP, "device cpu:1 has no Frob"));
-    hth_exchange_round round;
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_OVER);
-    assert_err(hth_exchange_over(a), HTH_ENOTSUP, "cpu:1 has no Frob");
-    hth_exchange_leave(a);
-    hth_exchange_leave(NULL);
+    assert_true(hth_group_refuse(fd, HTH_ENOTSUP, "device cpu:1 has no Frob"));
+    hth_group_round round;
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_OVER);
+    assert_err(hth_group_over(a), HTH_ENOTSUP, "cpu:1 has no Frob");
+    hth_group_leave(a);
+    hth_group_leave(NULL);
     close(fd);
-    assert_err(hth_exchange_join(0, &spec, &b), HTH_EDENIED, "memfd");
+    assert_err(hth_group_join(0, &spec, &b), HTH_EDENIED, "memfd");
 }
 
 // Nobody begins before all are there; who leaves breaks the round, and the other goes on.
 static void test_leaves(void **state)
 {
-    hth_exchange *a, *b;
-    hth_exchange_round round;
+    hth_group *a, *b;
+    hth_group_round round;
     int fd, open_fds = test_open_fds();
-    assert_ok(hth_exchange_make(2, &fd));
-    hth_exchange_spec spec = spec_of(0);
-    assert_ok(hth_exchange_join(fd, &spec, &a));
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_WAITS);
+    assert_ok(hth_group_make(2, &fd));
+    hth_group_spec spec = spec_of(0);
+    assert_ok(hth_group_join(fd, &spec, &a));
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_WAITS);
     spec = spec_of(1);
-    assert_ok(hth_exchange_join(fd, &spec, &b));
-    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_WAITS);
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_LEADS);
+    assert_ok(hth_group_join(fd, &spec, &b));
+    assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_LEADS);
     int64_t shards[HTH_GROUP_MEMBERS] = {20, 4};
-    assert_true(hth_exchange_start(a, shards));
-    assert_false(hth_exchange_start(a, shards)); // it is at work
-    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_ROUND);
+    assert_true(hth_group_start(a, shards));
+    assert_false(hth_group_start(a, shards)); // it is at work
+    assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_ROUND);
     assert_int_equal(round.from, 20);
     assert_int_equal(round.n, 4);
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_ROUND);
-    assert_int_equal(hth_exchange_look(a), HTH_EXCHANGE_SUMMING);
-    hth_exchange_leave(b);
-    assert_int_equal(hth_exchange_look(a), HTH_EXCHANGE_BROKEN);
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_ROUND);
+    assert_int_equal(hth_group_look(a), HTH_GROUP_SUMMING);
+    hth_group_leave(b);
+    assert_int_equal(hth_group_look(a), HTH_GROUP_BROKEN);
     // before the first step nobody can be spared
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_WAITS);
-    assert_ok(hth_exchange_join(fd, &spec, &b));
-    assert_int_equal(hth_exchange_begin(b, &round), HTH_EXCHANGE_WAITS);
-    assert_int_equal(hth_exchange_begin(a, &round), HTH_EXCHANGE_LEADS);
-    hth_exchange_leave(b);
-    hth_exchange_leave(a);
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_WAITS);
+    assert_ok(hth_group_join(fd, &spec, &b));
+    assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_LEADS);
+    hth_group_leave(b);
+    hth_group_leave(a);
     close(fd);
     assert_int_equal(test_open_fds(), open_fds);
 }
 
 static hth_err join_once(int fd)
 {
-    hth_exchange *a;
-    hth_exchange_spec spec = spec_of(0);
-    HTH_TRY(hth_exchange_join(fd, &spec, &a));
-    hth_exchange_leave(a);
+    hth_group *a;
+    hth_group_spec spec = spec_of(0);
+    HTH_TRY(hth_group_join(fd, &spec, &a));
+    hth_group_leave(a);
     return HTH_OK;
 }
 
 static void test_faults(void **state)
 {
     int fd;
-    assert_ok(hth_exchange_make(1, &fd));
+    assert_ok(hth_group_make(1, &fd));
     FAULT_LOOP(join_once(fd));
     close(fd);
 }

@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is summed: buckets of slots, of each of which every member sums a segment of its own. An
 // element's sum is computed once, in the order of the members, and read by all.
-#include "group/exchange_impl.h"
+#include "group/group_impl.h"
 
 #include <math.h>
 #include <string.h>
 
 #define BLOCK ((size_t)2048) // floats: of all members they fit the cache
 
-static size_t bucket_floats(const hth_exchange *exchange, size_t bucket)
+static size_t bucket_floats(const hth_group *group, size_t bucket)
 {
-    size_t end = exchange->at[exchange->spec.n_slots], from = bucket * EXCHANGE_BUCKET;
+    size_t end = group->at[group->spec.n_slots], from = bucket * EXCHANGE_BUCKET;
     return end - from < EXCHANGE_BUCKET ? end - from : EXCHANGE_BUCKET;
 }
 
-static float *area(const hth_exchange *exchange, size_t member)
+static float *area(const hth_group *group, size_t member)
 {
-    return exchange->area + member * exchange->at[exchange->spec.n_slots];
+    return group->area + member * group->at[group->spec.n_slots];
 }
 
-void exchange_sum_begin(hth_exchange *exchange)
+void group_sum_begin(hth_group *group)
 {
-    memset(exchange->left, 0, exchange->n_buckets * sizeof *exchange->left);
-    memset(exchange->summed, 0, exchange->n_buckets * sizeof *exchange->summed);
-    exchange->n_left = exchange->n_buckets;
-    for (int i = 0; i < exchange->spec.n_slots; i++) {
-        size_t at = exchange->at[i], end = at + exchange->spec.floats[i];
+    memset(group->left, 0, group->n_buckets * sizeof *group->left);
+    memset(group->summed, 0, group->n_buckets * sizeof *group->summed);
+    group->n_left = group->n_buckets;
+    for (int i = 0; i < group->spec.n_slots; i++) {
+        size_t at = group->at[i], end = at + group->spec.floats[i];
         for (size_t to; at < end; at = to) {
             size_t bucket = at / EXCHANGE_BUCKET;
             to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
-            exchange->left[bucket] += to - at;
+            group->left[bucket] += to - at;
         }
     }
 }
 
-void hth_exchange_weigh(hth_exchange *exchange, double weight)
+void hth_group_weigh(hth_group *group, double weight)
 {
-    exchange->seat->weight = weight;
+    group->seat->weight = weight;
 }
 
-void hth_exchange_ready(hth_exchange *exchange, int slot, const float *content)
+void hth_group_ready(hth_group *group, int slot, const float *content)
 {
-    size_t at = exchange->at[slot], end = at + exchange->spec.floats[slot];
-    _Atomic uint32_t *ready = exchange->ready + (size_t)exchange->spec.member * exchange->n_buckets;
-    memcpy(area(exchange, (size_t)exchange->spec.member) + at, content,
-           exchange->spec.floats[slot] * sizeof *content);
+    size_t at = group->at[slot], end = at + group->spec.floats[slot];
+    _Atomic uint32_t *ready = group->ready + (size_t)group->spec.member * group->n_buckets;
+    memcpy(area(group, (size_t)group->spec.member) + at, content,
+           group->spec.floats[slot] * sizeof *content);
     for (size_t to; at < end; at = to) {
         size_t bucket = at / EXCHANGE_BUCKET;
         to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
-        exchange->left[bucket] -= to - at;
-        if (exchange->left[bucket] == 0) {
-            atomic_store_explicit(&ready[bucket], (uint32_t)exchange->round, memory_order_release);
+        group->left[bucket] -= to - at;
+        if (group->left[bucket] == 0) {
+            atomic_store_explicit(&ready[bucket], (uint32_t)group->round, memory_order_release);
         }
     }
 }
@@ -64,39 +64,37 @@ typedef struct terms {
     int member[HTH_GROUP_MEMBERS];
 } terms;
 
-static bool terms_ready(const hth_exchange *exchange, const terms *sum, size_t bucket)
+static bool terms_ready(const hth_group *group, const terms *sum, size_t bucket)
 {
     for (int i = 0; i < sum->n; i++) {
-        const _Atomic uint32_t *ready =
-            exchange->ready + (size_t)sum->member[i] * exchange->n_buckets;
-        if (atomic_load_explicit(&ready[bucket], memory_order_acquire) !=
-            (uint32_t)exchange->round) {
+        const _Atomic uint32_t *ready = group->ready + (size_t)sum->member[i] * group->n_buckets;
+        if (atomic_load_explicit(&ready[bucket], memory_order_acquire) != (uint32_t)group->round) {
             return false;
         }
     }
     return true;
 }
 
-static void terms_who(const hth_exchange *exchange, terms *sum)
+static void terms_who(const hth_group *group, terms *sum)
 {
-    const exchange_region *r = exchange->region;
+    const group_region *r = group->region;
     *sum = (terms){.n = 0};
     for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
         if ((r->taking >> i & 1) == 0) {
             continue;
         }
-        sum->first += i < exchange->spec.member;
+        sum->first += i < group->spec.member;
         sum->parts++;
         if (r->shards[i] > 0) {
-            sum->from[sum->n] = area(exchange, (size_t)i);
+            sum->from[sum->n] = area(group, (size_t)i);
             sum->member[sum->n++] = i;
         }
     }
 }
 
-static void terms_factors(const hth_exchange *exchange, terms *sum)
+static void terms_factors(const hth_group *group, terms *sum)
 {
-    const exchange_region *r = exchange->region;
+    const group_region *r = group->region;
     double weight = 0, count = 0;
     for (int i = 0; i < sum->n; i++) {
         weight += r->seat[sum->member[i]].weight;
@@ -126,36 +124,36 @@ static void sum_segment(const terms *sum, const double *factor, size_t at, size_
     }
 }
 
-void exchange_sum(hth_exchange *exchange)
+void group_sum(hth_group *group)
 {
     terms sum;
     bool known = false;
-    float *to = area(exchange, exchange->region->members);
-    if (exchange->n_left == 0 || exchange->round == 0) {
+    float *to = area(group, group->region->members);
+    if (group->n_left == 0 || group->round == 0) {
         return;
     }
-    terms_who(exchange, &sum);
-    for (size_t b = 0; b < exchange->n_buckets && sum.n > 0; b++) {
-        if (exchange->summed[b] || !terms_ready(exchange, &sum, b)) {
+    terms_who(group, &sum);
+    for (size_t b = 0; b < group->n_buckets && sum.n > 0; b++) {
+        if (group->summed[b] || !terms_ready(group, &sum, b)) {
             continue;
         }
         if (!known) {
-            terms_factors(exchange, &sum);
+            terms_factors(group, &sum);
             known = true;
         }
-        size_t floats = bucket_floats(exchange, b);
+        size_t floats = bucket_floats(group, b);
         size_t part = (floats / 16 + (size_t)sum.parts - 1) / (size_t)sum.parts * 16;
         size_t from = (size_t)sum.first * part, end = from + part;
         from = from < floats ? from : floats;
         end = end < floats ? end : floats;
-        sum_segment(&sum, exchange->count[b] ? sum.by_count : sum.by_weight,
+        sum_segment(&sum, group->count[b] ? sum.by_count : sum.by_weight,
                     b * EXCHANGE_BUCKET + from, b * EXCHANGE_BUCKET + end, to);
-        exchange->summed[b] = true;
-        exchange->n_left--;
+        group->summed[b] = true;
+        group->n_left--;
     }
 }
 
-const float *hth_exchange_summed(const hth_exchange *exchange, int slot)
+const float *hth_group_summed(const hth_group *group, int slot)
 {
-    return area(exchange, exchange->region->members) + exchange->at[slot];
+    return area(group, group->region->members) + group->at[slot];
 }

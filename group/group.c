@@ -3,7 +3,7 @@
 // computed itself from its own `spec`; a shard is checked where it is read.
 //
 //   header | losses of all steps | what is handed in | an area per member, and the sums | a state
-#include "group/exchange_impl.h"
+#include "group/group_impl.h"
 
 #include "base/alloc.h"
 #include "base/ipc/memfd.h"
@@ -43,14 +43,14 @@ static void robust_lock(pthread_mutex_t *mutex)
     }
 }
 
-static void event_wake(exchange_region *region)
+static void event_wake(group_region *region)
 {
     atomic_fetch_add(&region->event, 1);
     syscall(SYS_futex, &region->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 // seat_dead tells whether who sits there has died; the seat is free then.
-static bool seat_dead(exchange_seat *seat)
+static bool seat_dead(group_seat *seat)
 {
     int got = pthread_mutex_trylock(&seat->alive);
     if (got == EOWNERDEAD) {
@@ -64,22 +64,22 @@ static bool seat_dead(exchange_seat *seat)
 }
 
 // seat_free: who sat there takes no part any more. A round that it is part of is broken.
-static void seat_free(exchange_region *region, int member)
+static void seat_free(group_region *region, int member)
 {
     region->seat[member].joined = region->seat[member].holds = 0;
-    if (exchange_at_work(region) && (region->taking >> member & 1) != 0) {
+    if (group_at_work(region) && (region->taking >> member & 1) != 0) {
         region->broken = region->round;
     }
 }
 
-void exchange_lock(hth_exchange *exchange)
+void group_lock(hth_group *group)
 {
-    exchange_region *r = exchange->region;
+    group_region *r = group->region;
     bool died = false;
-    exchange->seen = atomic_load(&r->event);
+    group->seen = atomic_load(&r->event);
     robust_lock(&r->lock);
     for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
-        if (r->seat[i].joined && &r->seat[i] != exchange->seat && seat_dead(&r->seat[i])) {
+        if (r->seat[i].joined && &r->seat[i] != group->seat && seat_dead(&r->seat[i])) {
             seat_free(r, i);
             died = true;
         }
@@ -89,23 +89,23 @@ void exchange_lock(hth_exchange *exchange)
     }
 }
 
-void exchange_unlock(hth_exchange *exchange, bool changed)
+void group_unlock(hth_group *group, bool changed)
 {
-    pthread_mutex_unlock(&exchange->region->lock);
+    pthread_mutex_unlock(&group->region->lock);
     if (changed) {
-        event_wake(exchange->region);
+        event_wake(group->region);
     }
 }
 
-void hth_exchange_wait(hth_exchange *exchange, uint64_t ns)
+void hth_group_wait(hth_group *group, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    syscall(SYS_futex, &exchange->region->event, FUTEX_WAIT, exchange->seen, &t, NULL, 0);
+    syscall(SYS_futex, &group->region->event, FUTEX_WAIT, group->seen, &t, NULL, 0);
 }
 
 // ---- the region
 
-static void region_init(exchange_region *region, int members)
+static void region_init(group_region *region, int members)
 {
     region->magic = EXCHANGE_MAGIC;
     region->members = (uint32_t)members;
@@ -116,19 +116,19 @@ static void region_init(exchange_region *region, int members)
     }
 }
 
-static exchange_region *region_map(int fd, size_t bytes)
+static group_region *region_map(int fd, size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return p != MAP_FAILED ? p : NULL;
 }
 
-hth_err hth_exchange_make(int members, int *fd)
+hth_err hth_group_make(int members, int *fd)
 {
     *fd = memfd_create("hearth-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) {
         return hth_fail_errno(errno, "cannot make a group's shared memory");
     }
-    exchange_region *region = NULL;
+    group_region *region = NULL;
     if (ftruncate(*fd, (off_t)EXCHANGE_BYTES) == 0 &&
         fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
         region = region_map(*fd, sizeof *region);
@@ -146,12 +146,12 @@ hth_err hth_exchange_make(int members, int *fd)
 
 static bool region_end(int fd, bool begun_too, hth_err err, const char *why)
 {
-    exchange_region *region = region_map(fd, sizeof *region);
+    group_region *region = region_map(fd, sizeof *region);
     if (region == NULL) {
         return false;
     }
     robust_lock(&region->lock);
-    bool ends = begun_too || region->committed == 0;
+    bool ends = begun_too || region->committed == 0 || region->closed;
     if (ends && !region->closed) {
         region->err = (int32_t)err;
         snprintf(region->why, sizeof region->why, "%s", why != NULL ? why : "");
@@ -163,22 +163,22 @@ static bool region_end(int fd, bool begun_too, hth_err err, const char *why)
     return ends;
 }
 
-void hth_exchange_end(int fd, hth_err err, const char *why)
+void hth_group_end(int fd, hth_err err, const char *why)
 {
     (void)region_end(fd, true, err, why);
 }
 
-bool hth_exchange_refuse(int fd, hth_err err, const char *why)
+bool hth_group_refuse(int fd, hth_err err, const char *why)
 {
     return region_end(fd, false, err, why);
 }
 
-hth_err hth_exchange_over(hth_exchange *exchange)
+hth_err hth_group_over(hth_group *group)
 {
     char why[EXCHANGE_WHY];
-    memcpy(why, exchange->region->why, sizeof why);
+    memcpy(why, group->region->why, sizeof why);
     why[sizeof why - 1] = 0;
-    hth_err err = (hth_err)exchange->region->err;
+    hth_err err = (hth_err)group->region->err;
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", why);
 }
 
@@ -186,18 +186,18 @@ hth_err hth_exchange_over(hth_exchange *exchange)
 
 // Where each slot lies. One that is weighted by samples begins a bucket of its own, as does the
 // first that is not: a bucket has one kind of weight.
-static size_t lay_out(hth_exchange *exchange)
+static size_t lay_out(hth_group *group)
 {
-    const hth_exchange_spec *s = &exchange->spec;
+    const hth_group_spec *s = &group->spec;
     size_t at = 0;
     for (int i = 0; i < s->n_slots; i++) {
         bool turns = i > 0 && s->by_count[i] != s->by_count[i - 1];
         at = turns ? (at + EXCHANGE_BUCKET - 1) / EXCHANGE_BUCKET * EXCHANGE_BUCKET : at;
-        exchange->at[i] = at;
+        group->at[i] = at;
         at += (s->floats[i] + 15) / 16 * 16;
     }
-    exchange->at[s->n_slots] = at;
-    exchange->n_buckets = (at + EXCHANGE_BUCKET - 1) / EXCHANGE_BUCKET;
+    group->at[s->n_slots] = at;
+    group->n_buckets = (at + EXCHANGE_BUCKET - 1) / EXCHANGE_BUCKET;
     return at;
 }
 
@@ -207,60 +207,60 @@ static size_t pages(size_t bytes)
 }
 
 // Maps all of the region that the member's model needs.
-static hth_err member_map(hth_exchange *exchange, int fd, uint32_t members, size_t floats)
+static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t floats)
 {
-    const hth_exchange_spec *s = &exchange->spec;
-    size_t losses = pages(sizeof(exchange_region));
-    size_t ready = losses + pages((size_t)s->steps * sizeof(exchange_loss));
-    size_t area = ready + pages(members * exchange->n_buckets * sizeof(uint32_t));
+    const hth_group_spec *s = &group->spec;
+    size_t losses = pages(sizeof(group_region));
+    size_t ready = losses + pages((size_t)s->steps * sizeof(group_loss));
+    size_t area = ready + pages(members * group->n_buckets * sizeof(uint32_t));
     size_t state = area + pages((members + 1) * floats * sizeof(float));
-    exchange->mapped_bytes = state + pages(s->state_bytes);
-    HTH_TRY(hth_memfd_check(fd, exchange->mapped_bytes));
-    exchange->region = region_map(fd, exchange->mapped_bytes);
-    if (exchange->region == NULL) {
+    group->mapped_bytes = state + pages(s->state_bytes);
+    HTH_TRY(hth_memfd_check(fd, group->mapped_bytes));
+    group->region = region_map(fd, group->mapped_bytes);
+    if (group->region == NULL) {
         return hth_fail_errno(errno, "cannot map %zu bytes of a group's shared memory",
-                              exchange->mapped_bytes);
+                              group->mapped_bytes);
     }
-    char *base = (char *)exchange->region;
-    exchange->losses = (exchange_loss *)(void *)(base + losses);
-    exchange->ready = (_Atomic uint32_t *)(void *)(base + ready);
-    exchange->area = (float *)(void *)(base + area);
-    exchange->state = base + state;
+    char *base = (char *)group->region;
+    group->losses = (group_loss *)(void *)(base + losses);
+    group->ready = (_Atomic uint32_t *)(void *)(base + ready);
+    group->area = (float *)(void *)(base + area);
+    group->state = base + state;
     return HTH_OK;
 }
 
-static hth_err member_arrays(hth_exchange *exchange, const hth_exchange_spec *spec)
+static hth_err member_arrays(hth_group *group, const hth_group_spec *spec)
 {
     size_t n = (size_t)spec->n_slots + 1;
-    exchange->spec = *spec;
-    exchange->spec.floats = hth_memdup(spec->floats, n * sizeof *spec->floats);
-    exchange->spec.by_count = hth_memdup(spec->by_count, n * sizeof *spec->by_count);
-    exchange->at = hth_calloc(n, sizeof *exchange->at);
-    if (exchange->spec.floats == NULL || exchange->spec.by_count == NULL || exchange->at == NULL) {
+    group->spec = *spec;
+    group->spec.floats = hth_memdup(spec->floats, n * sizeof *spec->floats);
+    group->spec.by_count = hth_memdup(spec->by_count, n * sizeof *spec->by_count);
+    group->at = hth_calloc(n, sizeof *group->at);
+    if (group->spec.floats == NULL || group->spec.by_count == NULL || group->at == NULL) {
         return hth_no_memory("a group's exchange");
     }
-    (void)lay_out(exchange);
-    exchange->left = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->left);
-    exchange->summed = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->summed);
-    exchange->count = hth_calloc(exchange->n_buckets + 1, sizeof *exchange->count);
-    if (exchange->left == NULL || exchange->summed == NULL || exchange->count == NULL) {
+    (void)lay_out(group);
+    group->left = hth_calloc(group->n_buckets + 1, sizeof *group->left);
+    group->summed = hth_calloc(group->n_buckets + 1, sizeof *group->summed);
+    group->count = hth_calloc(group->n_buckets + 1, sizeof *group->count);
+    if (group->left == NULL || group->summed == NULL || group->count == NULL) {
         return hth_no_memory("a group's exchange");
     }
     for (int i = 0; i < spec->n_slots; i++) {
-        for (size_t b = exchange->at[i] / EXCHANGE_BUCKET;
-             b * EXCHANGE_BUCKET < exchange->at[i] + spec->floats[i]; b++) {
-            exchange->count[b] = spec->by_count[i];
+        for (size_t b = group->at[i] / EXCHANGE_BUCKET;
+             b * EXCHANGE_BUCKET < group->at[i] + spec->floats[i]; b++) {
+            group->count[b] = spec->by_count[i];
         }
     }
     return HTH_OK;
 }
 
 // Compares what the member brings with what is there, or brings it. The lock is held.
-static hth_err member_agrees(hth_exchange *exchange)
+static hth_err member_agrees(hth_group *group)
 {
-    const hth_exchange_spec *s = &exchange->spec;
-    exchange_region *r = exchange->region;
-    uint64_t floats = exchange->at[s->n_slots];
+    const hth_group_spec *s = &group->spec;
+    group_region *r = group->region;
+    uint64_t floats = group->at[s->n_slots];
     if (r->floats == 0) {
         r->fingerprint = s->fingerprint;
         r->state_bytes = s->state_bytes;
@@ -279,12 +279,12 @@ static hth_err member_agrees(hth_exchange *exchange)
 }
 
 // Takes the seat; the lock is held.
-static hth_err member_sit(hth_exchange *exchange)
+static hth_err member_sit(hth_group *group)
 {
-    exchange_region *r = exchange->region;
-    int member = exchange->spec.member;
-    exchange_seat *seat = &r->seat[member];
-    HTH_TRY(member_agrees(exchange));
+    group_region *r = group->region;
+    int member = group->spec.member;
+    group_seat *seat = &r->seat[member];
+    HTH_TRY(member_agrees(group));
     int got = pthread_mutex_trylock(&seat->alive);
     if (got == EOWNERDEAD) {
         pthread_mutex_consistent(&seat->alive);
@@ -292,18 +292,18 @@ static hth_err member_sit(hth_exchange *exchange)
         return hth_fail(HTH_EBUSY, "member %d of a group is there already", member);
     }
     seat_free(r, member);
-    seat->at = exchange->spec.at;
+    seat->at = group->spec.at;
     seat->arrived = seat->summed = 0;
     seat->sample_us = 0;
     seat->joined = 1;
-    exchange->seat = seat;
+    group->seat = seat;
     return HTH_OK;
 }
 
-static hth_err member_join(hth_exchange *exchange, int fd, const hth_exchange_spec *spec)
+static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
 {
-    HTH_TRY(hth_memfd_check(fd, sizeof(exchange_region)));
-    exchange_region *head = region_map(fd, sizeof *head);
+    HTH_TRY(hth_memfd_check(fd, sizeof(group_region)));
+    group_region *head = region_map(fd, sizeof *head);
     if (head == NULL) {
         return hth_fail_errno(errno, "cannot map a group's shared memory");
     }
@@ -316,49 +316,49 @@ static hth_err member_join(hth_exchange *exchange, int fd, const hth_exchange_sp
         return hth_fail(HTH_EINVAL, "there is no member %d in this group of %u", spec->member,
                         (unsigned)members);
     }
-    HTH_TRY(member_arrays(exchange, spec));
-    HTH_TRY(member_map(exchange, fd, members, exchange->at[spec->n_slots]));
-    exchange_lock(exchange);
-    hth_err err = member_sit(exchange);
-    exchange_unlock(exchange, err == HTH_OK);
+    HTH_TRY(member_arrays(group, spec));
+    HTH_TRY(member_map(group, fd, members, group->at[spec->n_slots]));
+    group_lock(group);
+    hth_err err = member_sit(group);
+    group_unlock(group, err == HTH_OK);
     return err;
 }
 
-hth_err hth_exchange_join(int fd, const hth_exchange_spec *spec, hth_exchange **out)
+hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out)
 {
     *out = NULL;
-    hth_exchange *exchange = hth_calloc(1, sizeof *exchange);
-    if (exchange == NULL) {
+    hth_group *group = hth_calloc(1, sizeof *group);
+    if (group == NULL) {
         return hth_no_memory("a group's exchange");
     }
-    hth_err err = member_join(exchange, fd, spec);
+    hth_err err = member_join(group, fd, spec);
     if (err != HTH_OK) {
-        hth_exchange_leave(exchange);
+        hth_group_leave(group);
         return err;
     }
-    *out = exchange;
+    *out = group;
     return HTH_OK;
 }
 
-void hth_exchange_leave(hth_exchange *exchange)
+void hth_group_leave(hth_group *group)
 {
-    if (exchange == NULL) {
+    if (group == NULL) {
         return;
     }
-    if (exchange->seat != NULL) {
-        exchange_lock(exchange);
-        seat_free(exchange->region, exchange->spec.member);
-        pthread_mutex_unlock(&exchange->seat->alive);
-        exchange_unlock(exchange, true);
+    if (group->seat != NULL) {
+        group_lock(group);
+        seat_free(group->region, group->spec.member);
+        pthread_mutex_unlock(&group->seat->alive);
+        group_unlock(group, true);
     }
-    if (exchange->region != NULL) {
-        munmap(exchange->region, exchange->mapped_bytes);
+    if (group->region != NULL) {
+        munmap(group->region, group->mapped_bytes);
     }
-    hth_free((void *)exchange->spec.floats);
-    hth_free((void *)exchange->spec.by_count);
-    hth_free(exchange->at);
-    hth_free(exchange->left);
-    hth_free(exchange->summed);
-    hth_free(exchange->count);
-    hth_free(exchange);
+    hth_free((void *)group->spec.floats);
+    hth_free((void *)group->spec.by_count);
+    hth_free(group->at);
+    hth_free(group->left);
+    hth_free(group->summed);
+    hth_free(group->count);
+    hth_free(group);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// group/exchange_impl.h - the region of a group, and a member's view of it: exchange.c (the region,
-// who is there), exchange_round.c (rounds), exchange_sum.c (what is summed).
-#ifndef HTH_GROUP_EXCHANGE_IMPL_H
-#define HTH_GROUP_EXCHANGE_IMPL_H
+// group/group_impl.h - the region of a group, and a member's view of it: group.c (the region,
+// who is there), group_round.c (rounds), group_sum.c (what is summed).
+#ifndef HTH_GROUP_GROUP_IMPL_H
+#define HTH_GROUP_GROUP_IMPL_H
 
-#include "group/exchange.h"
+#include "group/group.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,16 +14,16 @@
 
 // A seat, and everything of the region but counters and contents, is written under the lock; the
 // weight also by its member alone, before it hands anything in.
-typedef struct exchange_seat {
+typedef struct group_seat {
     pthread_mutex_t alive;    // robust; held by its member's thread
     uint32_t joined, holds;   // holds: it has the group's state
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
     double weight, loss, sample_us;
     int64_t most;
-} exchange_seat;
+} group_seat;
 
-typedef struct exchange_region {
+typedef struct group_region {
     uint64_t magic;
     uint32_t members;
     pthread_mutex_t lock;   // robust
@@ -41,21 +41,21 @@ typedef struct exchange_region {
     uint32_t closed;
     int32_t err;
     char why[EXCHANGE_WHY];
-    exchange_seat seat[HTH_GROUP_MEMBERS];
-} exchange_region;
+    group_seat seat[HTH_GROUP_MEMBERS];
+} group_region;
 
-typedef struct exchange_loss {
+typedef struct group_loss {
     double loss, ms;
-} exchange_loss;
+} group_loss;
 
-struct hth_exchange {
-    exchange_region *region;
+struct hth_group {
+    group_region *region;
     size_t mapped_bytes;
-    hth_exchange_spec spec;
-    exchange_seat *seat; // its own
+    hth_group_spec spec;
+    group_seat *seat; // its own
     size_t n_buckets;
     _Atomic uint32_t *ready; // [member][bucket]: in which round it was handed in
-    exchange_loss *losses;   // [step]
+    group_loss *losses;      // [step]
     float *area;             // [member + 1][floats]: the last one has the sums
     void *state;
     size_t *at;     // [slot]: where it begins in an area
@@ -67,23 +67,23 @@ struct hth_exchange {
     uint32_t seen;  // event, at the last look
 };
 
-static inline bool exchange_at_work(const exchange_region *region)
+static inline bool group_at_work(const group_region *region)
 {
     return region->round != region->committed && region->round != region->broken;
 }
 
-static inline int64_t exchange_step(const exchange_region *region)
+static inline int64_t group_step(const group_region *region)
 {
     return region->step + (region->round > 0 && region->round == region->committed);
 }
 
-// exchange_lock takes the region's lock, and notes who has died. Whoever died with it has left
+// group_lock takes the region's lock, and notes who has died. Whoever died with it has left
 // nothing half done.
-void exchange_lock(hth_exchange *exchange);
-void exchange_unlock(hth_exchange *exchange, bool changed);
+void group_lock(hth_group *group);
+void group_unlock(hth_group *group, bool changed);
 
-// exchange_sum.c
-void exchange_sum_begin(hth_exchange *exchange); // a round that this member takes part in
-void exchange_sum(hth_exchange *exchange);
+// group_sum.c
+void group_sum_begin(hth_group *group); // a round that this member takes part in
+void group_sum(hth_group *group);
 
 #endif

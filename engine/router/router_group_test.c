@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training job on several CPU devices: the losses of one device, whatever the shards and the
+// budgets; the same bits of the same shards; what is refused; and members, the lead too, whose
+// processes are killed. Engines are threads, or processes of this program.
+#include "engine/process/child.h"
+#include "engine/router/router.h"
+#include "tests/rig/children.h"
+#include "tests/rig/train_job.h"
+
+#include "base/settings.h"
+#include "base/spin.h"
+
+#include <signal.h>
+#include <time.h>
+
+#define TWO      "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
+#define THREE    TWO " cpu:2,mem=128MiB,threads=1"
+#define LIMIT_NS 300000000000u
+#define EPOCHS   400 // of STEPS
+
+static void devices_open(fixture *f, const char *devices, bool child)
+{
+    strcpy(f->dir, "/tmp/hearth-group-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    assert_ok(hth_job_paths_begin(f->store));
+    hth_engine_config config = {
+        .device = devices, .child_store = child ? f->dir : NULL, .resume = true};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+static json_t *train_all(fixture *f, const training *t, const char *data, const char *more,
+                         double *want)
+{
+    hth_err err;
+    json_t *doc = train(f, arguments_of(t, data, more, want), &err);
+    if (doc == NULL) {
+        fail_msg("%s %s: %s", t->model, more, hth_err_detail());
+    }
+    return doc;
+}
+
+static void check_losses(const char *model, const char *more, json_t *doc, const double *want)
+{
+    double loss[STEPS];
+    losses_of(doc, loss);
+    for (int i = 0; i < STEPS; i++) {
+        if (!(fabs(loss[i] - want[i]) <= 2e-4 * fabs(want[i]) + 1e-5)) {
+            fail_msg("%s %s: loss %d is %g, PyTorch's is %g", model, more, i, loss[i], want[i]);
+        }
+    }
+}
+
+// Batch norm apart, whose statistics are those of a shard.
+static void losses(void **state)
+{
+    static const training *const models[] = {&mlp, &mlp_bce, &encoder, &tokens};
+    static const char *const two[] = {
+        "{\"on\": \"cpu:0,cpu:1\"}", "{\"on\": \"cpu:1,cpu:0\", \"shards\": [[0, 3, 1]]}",
+        "{\"on\": \"all\", \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], \"budget\": \"60%\"}"};
+    static const char *const three[] = {"{\"on\": \"all\"}",
+                                        "{\"on\": \"all\", \"shards\": [[0, 1, 2, 1]]}",
+                                        "{\"on\": \"all\", \"budget\": \"60%\"}"};
+    for (int members = 2; members <= 3; members++) {
+        fixture f;
+        char data[200];
+        double want[STEPS];
+        devices_open(&f, members == 2 ? TWO : THREE, false);
+        for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+            prepare(&f, models[m], data);
+            for (int k = 0; k < 3; k++) {
+                const char *more = members == 2 ? two[k] : three[k];
+                json_t *doc = train_all(&f, models[m], data, more, want);
+                check_losses(models[m]->model, more, doc, want);
+                assert_true(json_array_size(json_object_get(doc, "shards")) >= 1);
+                json_decref(doc);
+            }
+        }
+        fixture_close(&f);
+    }
+}
+
+// Of the same shards, with the same algorithms; with batch norm, whose statistics are summed, too.
+static void bits(void **state)
+{
+    static const training *const models[] = {&image_net, &encoder, &clipped};
+    fixture f;
+    char data[200], more[300];
+    double want[STEPS];
+    devices_open(&f, THREE, false);
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        prepare(&f, models[m], data);
+        const char *first =
+            "{\"on\": \"all\", \"budget\": \"32MiB\", \"shards\": [[0, 2, 1, 1], [3, 1, 1, 2]]}";
+        json_decref(train_all(&f, models[m], data, first, want)); // algorithms are measured here
+        json_t *a =
+            train_all(&f, models[m], data,
+                      "{\"on\": \"all\", \"save-as\": \"a\", \"budget\": \"32MiB\", \"shards\": "
+                      "[[0, 2, 1, 1], [3, 1, 1, 2]]}",
+                      want);
+        char *shards = json_dumps(json_object_get(a, "shards"), JSON_COMPACT);
+        assert_string_equal(shards, "[[0,2,1,1],[3,1,1,2]]");
+        snprintf(more, sizeof more,
+                 "{\"on\": \"all\", \"save-as\": \"b\", \"budget\": \"32MiB\", \"shards\": "
+                 "{\"shards\": %s}}",
+                 shards);
+        json_t *b = train_all(&f, models[m], data, more, want);
+        same_losses(a, b, STEPS);
+        same_tensors(&f, "a", "b");
+        free(shards);
+        json_decref(a);
+        json_decref(b);
+    }
+    fixture_close(&f);
+}
+
+static void refused_at_once(const fixture *f, const char *arguments, const char *sentence)
+{
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = arguments, .done = call_done}};
+    assert_err(hth_engine_submit(f->engine, &c.r), HTH_EINVAL, sentence);
+}
+
+static void refused(void **state)
+{
+    fixture f;
+    char data[200];
+    devices_open(&f, "cpu:0,mem=128MiB,threads=1 cpu:1,mem=4KiB,threads=1", false);
+    prepare(&f, &mlp, data);
+    refused_at_once(&f, "{\"model\":\"mlp_sgd\",\"on\":\"cpu:0,cpu:7\"}", "no device 'cpu:7'");
+    refused_at_once(&f, "{\"model\":\"mlp_sgd\",\"on\":\"cpu:0,\"}", "no device ''");
+    refused_at_once(&f, "{\"model\":\"mlp_sgd\",\"on\":\"cpu:1,cpu:1\"}",
+                    "names device cpu:1 twice");
+    refused_at_once(&f, "{\"model\":\"mlp_sgd\",\"on\":\"all\",\"batch\":1}",
+                    "a batch of 1 samples is too small for 2 devices");
+    expect(&f, &mlp, data, "{\"on\": \"all\", \"kind\": \"kmeans\"}", "is on one device");
+    expect(&f, &mlp, data, "{\"on\": \"all\", \"accumulate\": 2}", "and several devices");
+    expect(&f, &mlp, data, "{\"on\": \"all\", \"loss\": \"other\"}", "loss");
+    // a member's refusal is the job's, whose lead could have gone on
+    prepare(&f, &unet, data);
+    expect(&f, &unet, data, "{\"on\": \"cpu:0,cpu:1\"}", "device cpu:1: ");
+    fixture_close(&f);
+}
+
+// ---- commands
+
+static char *long_job(const char *data, const char *name)
+{
+    char more[120];
+    double want[STEPS];
+    snprintf(more, sizeof more, "{\"on\":\"all\",\"save-as\":\"%s\",\"epochs\":100000}", name);
+    json_t *args = arguments_of(&mlp, data, more, want);
+    char *out = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    return out;
+}
+
+// 0: it is not there yet.
+static json_int_t step_of(fixture *f, const char *job)
+{
+    char args[100];
+    hth_err err;
+    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
+    json_t *doc = ask(f, "job", args, &err);
+    assert_true(err == HTH_OK || err == HTH_ENOENT);
+    json_int_t step = json_integer_value(json_object_get(doc, "step"));
+    json_decref(doc);
+    return step;
+}
+
+static void until_step(fixture *f, const char *job, json_int_t step)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (step_of(f, job) < step) {
+        assert_true(hth_real_ns() < until);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+}
+
+// Two groups on the same devices do not wait for each other crosswise; one is paused, goes on, and
+// is canceled.
+static void commands(void **state)
+{
+    fixture f;
+    char data[200];
+    witness one, two;
+    hth_err err;
+    devices_open(&f, TWO, false);
+    prepare(&f, &mlp, data);
+    char *first = long_job(data, "one"), *second = long_job(data, "two");
+    train_three_steps(&f, &one, first);
+    train_three_steps(&f, &two, second);
+    witness_let_go();
+    until_step(&f, "one", 30);
+    until_step(&f, "two", 30);
+    json_t *jobs = ask(&f, "jobs", "{}", &err);
+    assert_int_equal(json_array_size(jobs), 2); // no rows for members
+    json_decref(jobs);
+    json_decref(ask(&f, "pause", "{\"job\":\"two\"}", &err));
+    assert_ok(err);
+    json_int_t paused = step_of(&f, "two");
+    until_step(&f, "one", step_of(&f, "one") + 30);
+    assert_int_equal(step_of(&f, "two"), paused);
+    json_decref(ask(&f, "resume", "{\"job\":\"two\"}", &err));
+    assert_ok(err);
+    until_step(&f, "two", paused + 30);
+    json_t *row = ask(&f, "job", "{\"job\":\"two\",\"points\":1}", &err);
+    assert_int_equal(json_array_size(json_object_get(row, "members")), 2);
+    json_decref(row);
+    json_decref(ask(&f, "cancel", "{\"job\":\"two\"}", &err));
+    assert_int_equal(call_wait(&two.c), HTH_ECANCELED);
+    json_decref(ask(&f, "cancel", "{\"job\":\"one\"}", &err));
+    assert_int_equal(call_wait(&one.c), HTH_ECANCELED);
+    free(first);
+    free(second);
+    fixture_close(&f);
+}
+
+// ---- processes
+
+static char *mlp_job(fixture *f, const char *data, const char *name, const char *on, int epochs)
+{
+    char more[120];
+    double want[STEPS];
+    snprintf(more, sizeof more, "{\"on\":\"%s\",\"save-as\":\"%s\",\"epochs\":%d}", on, name,
+             epochs);
+    json_t *args = arguments_of(&mlp, data, more, want);
+    char *out = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    paths_named(f->store, out);
+    return out;
+}
+
+static json_t *finished(call *c)
+{
+    assert_ok(call_wait(c));
+    json_t *doc = json_loads(c->r.json, 0, NULL);
+    hth_free(c->r.json);
+    return doc;
+}
+
+// Kills the process of device `device` while three train; what comes out is as of one device.
+static void kill_one(fixture *f, const char *data, int device, const json_t *alone)
+{
+    pid_t pid[8];
+    char name[20];
+    snprintf(name, sizeof name, "killed%d", device);
+    char *args = mlp_job(f, data, name, "all", EPOCHS);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
+    call_start(f->engine, &c);
+    until_step(f, name, 5);
+    assert_int_equal(children_of(getpid(), pid, 8), 3);
+    qsort(pid, 3, sizeof *pid, child_by_start);
+    kill(pid[device], SIGKILL);
+    json_t *doc = finished(&c);
+    const json_t *want = json_object_get(alone, "history"), *got = json_object_get(doc, "history");
+    assert_int_equal(json_array_size(got), json_array_size(want));
+    for (size_t i = 0; i < json_array_size(want); i++) {
+        double x = json_number_value(json_array_get(json_array_get(got, i), 0));
+        double y = json_number_value(json_array_get(json_array_get(want, i), 0));
+        if (!(fabs(x - y) <= 2e-3 * fabs(y) + 1e-4)) {
+            fail_msg("device %d killed: loss %zu is %g, alone %g", device, i, x, y);
+        }
+    }
+    json_decref(doc);
+    free(args);
+}
+
+static void killed(void **state)
+{
+    fixture f;
+    char data[200];
+    devices_open(&f, THREE, true);
+    prepare(&f, &mlp, data);
+    char *args = mlp_job(&f, data, "alone", "cpu:0", EPOCHS);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
+    call_start(f.engine, &c);
+    json_t *alone = finished(&c);
+    kill_one(&f, data, 2, alone);
+    kill_one(&f, data, 0, alone); // the lead
+    json_decref(alone);
+    free(args);
+    fixture_close(&f);
+}
+
+static size_t members_of(fixture *f, const char *job)
+{
+    char args[100];
+    hth_err err;
+    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
+    json_t *row = ask(f, "job", args, &err);
+    assert_ok(err);
+    size_t n = json_array_size(json_object_get(row, "members"));
+    json_decref(row);
+    return n;
+}
+
+// A server that ends in good order leaves a checkpoint, from which the next one goes on, with the
+// devices that it has: one, and again two.
+static void restarted(void **state)
+{
+    static const char *const devices[] = {TWO, "cpu:0,mem=128MiB,threads=1", TWO};
+    static const size_t members[] = {2, 0, 2};
+    fixture f;
+    char data[200];
+    hth_err err;
+    devices_open(&f, devices[0], false);
+    prepare(&f, &mlp, data);
+    char *args = mlp_job(&f, data, "made", "all", 100000);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
+    call_start(f.engine, &c);
+    for (int i = 0; i < 3; i++) {
+        hth_engine_config config = {.device = devices[i], .resume = true};
+        if (i > 0) {
+            assert_ok(hth_engine_open(&config, f.store, &f.engine));
+        }
+        until_step(&f, "made", step_of(&f, "made") + 20);
+        assert_int_equal(members_of(&f, "made"), members[i]);
+        if (i < 2) {
+            hth_engine_drain(f.engine);
+            hth_engine_close(f.engine);
+        }
+        if (i == 0) {
+            assert_int_equal(call_wait(&c), HTH_ECANCELED);
+        }
+    }
+    json_decref(ask(&f, "cancel", "{\"job\":\"made\"}", &err));
+    assert_ok(err);
+    free(args);
+    fixture_close(&f);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses),   cmocka_unit_test(bits),   cmocka_unit_test(refused),
+        cmocka_unit_test(commands), cmocka_unit_test(killed), cmocka_unit_test(restarted),
+    };
+    if (hth_child_requested(argc, argv)) {
+        return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

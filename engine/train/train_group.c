@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+// A member's slices: it arrives, takes part in the round that the lead starts, hands its gradients
+// in, and updates when they are summed. A round that breaks is undone, so that between two slices a
+// member's state is that of a whole step, or can be made so.
+//
+// Design notes
+// Each member is a job of its own device's queue, with its own plan; member 0, the lead, is the one
+// that the user sees: it alone evaluates, writes checkpoints and the result, and decides when the
+// job ends. What it decides, shards included, others find in the exchange. A slice of a job never
+// waits for long: it comes again.
+#include "engine/train/train_job_impl.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/train/trainer_impl.h"
+#include "group/group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GROUP_TIMES   5       // passes that a sample's time is the median of
+#define GROUP_SETTLE  8       // steps from one change of shards to the next, at least
+#define GROUP_WAIT_NS 1000000 // a slice's
+// After a time without news a slice waits for longer: the lead is paused, or evaluates.
+#define GROUP_LONG_NS    200000000u
+#define GROUP_RELAXED_NS 10000000u
+
+struct hth_train_group {
+    hth_group *exchange;
+    hth_trainer_sums sums;
+    int member, members;
+    bool at_work; // in `round`, with what its pass left
+    bool passed;  // .. which there was
+    hth_group_round round;
+    int64_t good, epoch; // most samples that were planned; whose order the data have, -1: none
+    double pass_us[GROUP_TIMES];
+    int n_passes;
+    int64_t n_of;      // samples that these were of
+    uint64_t since_ns; // when anything came last
+    // the lead's
+    int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
+    const json_t *replay;                       // in their place; NULL: none
+    json_t *sequence;
+};
+
+bool hth_train_group_lead(const hth_train_job *job)
+{
+    return job->group == NULL || job->group->member == HTH_GROUP_LEAD;
+}
+
+static int64_t group_batch(const hth_train_job *job)
+{
+    return job->spec.batch < job->data.n_samples ? job->spec.batch : job->data.n_samples;
+}
+
+// ---- joining
+
+// The shards to repeat: a list, or the summary of the job that had them. NULL: none are given.
+static const json_t *group_given(const hth_train_job *job)
+{
+    const json_t *given = json_object_get(job->args, "shards");
+    return json_is_object(given) ? json_object_get(given, "shards") : given;
+}
+
+// All begin with even shards, unless they were given.
+static void group_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS])
+{
+    hth_shard_member m[HTH_GROUP_MEMBERS];
+    const json_t *given = json_array_get(group_given(job), 0);
+    int64_t batch = group_batch(job);
+    memset(n, 0, HTH_GROUP_MEMBERS * sizeof *n);
+    for (int i = 0; i < members; i++) {
+        m[i] = (hth_shard_member){.sample_us = 1, .least = 1, .most = batch};
+    }
+    for (int i = 0; i < members && given != NULL; i++) {
+        n[i] = json_integer_value(json_array_get(given, (size_t)i + 1));
+    }
+    if (given == NULL || !hth_shards_fit(m, members, batch, n)) {
+        memset(n, 0, HTH_GROUP_MEMBERS * sizeof *n);
+        (void)hth_shards_balance(m, members, batch, n);
+    }
+}
+
+static int group_members(const hth_train_job *job)
+{
+    return (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
+}
+
+hth_err hth_train_group_prepare(hth_train_job *job)
+{
+    int members = group_members(job), member = job->r->member - 1;
+    int64_t n[HTH_GROUP_MEMBERS], batch = group_batch(job);
+    if (members < 1 || members > HTH_GROUP_MEMBERS || member >= members) {
+        return hth_fail(HTH_EINVAL, "a group has 1 to %d members, not %d", HTH_GROUP_MEMBERS,
+                        members);
+    }
+    if (batch < members) {
+        return hth_fail(HTH_EINVAL, "a batch of %lld samples is too small for %d devices",
+                        (long long)batch, members);
+    }
+    group_first(job, members, n);
+    hth_train_data_shape(&job->data, n[member]);
+    return hth_trainer_prepare(job->trainer, job->data.input, &job->data.target);
+}
+
+static hth_err group_join(hth_train_job *job, hth_train_group *group)
+{
+    hth_trainer_sums *sums = &group->sums;
+    HTH_TRY(hth_trainer_sums_open(job->trainer, sums));
+    hth_group_spec spec = {.member = group->member,
+                           .batch = group_batch(job),
+                           .steps = job->steps,
+                           .at = job->step,
+                           .n_slots = sums->n,
+                           .floats = sums->floats,
+                           .by_count = sums->statistic,
+                           .state_bytes = hth_trainer_whole_bytes(job->trainer),
+                           .fingerprint = hth_trainer_fingerprint(job->trainer)};
+    return hth_group_join(job->r->files[job->r->n_files - 1], &spec, &group->exchange);
+}
+
+hth_err hth_train_group_open(hth_train_job *job)
+{
+    hth_train_group *group = hth_calloc(1, sizeof *group);
+    if (group == NULL) {
+        return hth_no_memory("a training job");
+    }
+    *group = (hth_train_group){.member = job->r->member - 1,
+                               .members = group_members(job),
+                               .epoch = -1,
+                               .since_ns = hth_now_ns(),
+                               .replay = group_given(job),
+                               .sequence = json_array()};
+    group_first(job, group->members, group->shards);
+    group->good = group->shards[group->member];
+    memset(group->shards, 0, sizeof group->shards); // the first change is told, too
+    hth_err err =
+        group->sequence != NULL ? group_join(job, group) : hth_no_memory("a training job");
+    if (err != HTH_OK) {
+        hth_train_group_close(group);
+        return err;
+    }
+    job->group = group;
+    return HTH_OK;
+}
+
+void hth_train_group_close(hth_train_group *group)
+{
+    if (group != NULL) {
+        hth_group_leave(group->exchange);
+        hth_trainer_sums_close(&group->sums);
+        json_decref(group->sequence);
+        hth_free(group);
+    }
+}
+
+// ---- the lead's decisions
+
+// What each member can have; of one whose time is not known yet that of the others.
+static void group_bounds(const hth_train_job *job, hth_shard_member m[HTH_GROUP_MEMBERS])
+{
+    hth_group_seat seat[HTH_GROUP_MEMBERS];
+    int members = hth_group_seats(job->group->exchange, seat), known = 0;
+    int64_t batch = group_batch(job);
+    double sum_us = 0;
+    for (int i = 0; i < members; i++) {
+        bool counts = seat[i].joined && seat[i].sample_us > 0;
+        sum_us += counts ? seat[i].sample_us : 0;
+        known += counts;
+    }
+    for (int i = 0; i < members; i++) {
+        double us = seat[i].sample_us > 0 ? seat[i].sample_us : 0;
+        us = us > 0 || known == 0 ? us : sum_us / known;
+        int64_t most = seat[i].most < batch ? seat[i].most : batch;
+        m[i] = (hth_shard_member){.sample_us = us > 0 ? us : 1,
+                                  .least = seat[i].joined,
+                                  .most = seat[i].joined ? most : 0};
+    }
+}
+
+// Notes shards that are others than before: they are in the job's log, and with the same ones it
+// can be repeated.
+static void group_note(hth_train_job *job, int64_t step)
+{
+    hth_train_group *group = job->group;
+    char text[80 + 24 * HTH_GROUP_MEMBERS];
+    json_t *row = json_array();
+    json_array_append_new(row, json_integer(step));
+    int n = snprintf(text, sizeof text, "shards from step %lld on:", (long long)step + 1);
+    for (int i = 0; i < group->members; i++) {
+        json_array_append_new(row, json_integer(group->shards[i]));
+        n += snprintf(text + n, sizeof text - (size_t)n, " %lld", (long long)group->shards[i]);
+    }
+    json_array_append_new(group->sequence, row);
+    if (job->events.log != NULL) {
+        job->events.log(job->events.ctx, "info", text);
+    }
+}
+
+// The shards that were given for a step; false: there are none that who is there can have.
+static bool group_replayed(const hth_train_job *job, const hth_shard_member *m, int64_t step,
+                           int64_t n[HTH_GROUP_MEMBERS])
+{
+    size_t i;
+    json_t *row;
+    const json_t *last = NULL;
+    json_array_foreach(job->group->replay, i, row)
+    {
+        last = json_integer_value(json_array_get(row, 0)) <= step ? row : last;
+    }
+    for (int k = 0; k < job->group->members; k++) {
+        n[k] = json_integer_value(json_array_get(last, (size_t)k + 1));
+    }
+    return last != NULL && hth_shards_fit(m, job->group->members, group_batch(job), n);
+}
+
+// Whole batches' shards for the step to come: other ones where these cannot be any more, or where
+// the members' times have settled and others are faster.
+static hth_err group_decide(hth_train_job *job, int64_t step)
+{
+    hth_train_group *group = job->group;
+    hth_shard_member m[HTH_GROUP_MEMBERS];
+    int64_t batch = group_batch(job), n[HTH_GROUP_MEMBERS] = {0};
+    group_bounds(job, m);
+    bool fits = hth_shards_fit(m, group->members, batch, group->shards);
+    memcpy(n, group->shards, sizeof n);
+    if (group->replay != NULL && group_replayed(job, m, step, n)) {
+        fits = memcmp(n, group->shards, sizeof n) == 0;
+    } else if (!fits && group->changed == 0 && json_array_size(group->sequence) == 0) {
+        group_first(job, group->members, n);
+    }
+    if (!fits && !hth_shards_fit(m, group->members, batch, n) &&
+        !hth_shards_balance(m, group->members, batch, n)) {
+        return hth_fail(HTH_ETOOBIG,
+                        "a batch of %lld samples does not fit the devices that are "
+                        "left",
+                        (long long)batch);
+    }
+    if (fits && (group->replay != NULL || step - group->changed < GROUP_SETTLE ||
+                 !hth_shards_balance(m, group->members, batch, n))) {
+        return HTH_OK;
+    }
+    memcpy(group->shards, n, sizeof n);
+    group->changed = step;
+    group_note(job, step);
+    return HTH_OK;
+}
+
+static int64_t group_at(const hth_train_job *job, int64_t step)
+{
+    return step % (job->steps / job->spec.epochs) * job->spec.batch;
+}
+
+static hth_err group_lead(hth_train_job *job, int64_t step)
+{
+    hth_train_group *group = job->group;
+    int64_t n[HTH_GROUP_MEMBERS] = {0};
+    int64_t left = job->data.n_samples - group_at(job, step);
+    HTH_TRY(group_decide(job, step));
+    memcpy(n, group->shards, sizeof n);
+    if (left < group_batch(job)) {
+        hth_shards_rest(group->shards, group->members, left, n);
+    }
+    (void)hth_group_start(group->exchange, n);
+    return HTH_OK;
+}
+
+// ---- a round
+
+// The median of the last passes over as many samples.
+static double group_sample_us(hth_train_group *group, int64_t n, double us)
+{
+    double sorted[GROUP_TIMES];
+    if (n != group->n_of) {
+        group->n_of = n;
+        group->n_passes = 0;
+    }
+    memmove(group->pass_us + 1, group->pass_us, (GROUP_TIMES - 1) * sizeof us);
+    group->pass_us[0] = us;
+    group->n_passes += group->n_passes < GROUP_TIMES;
+    for (int i = 0; i < group->n_passes; i++) {
+        int k = i;
+        for (; k > 0 && sorted[k - 1] > group->pass_us[i]; k--) {
+            sorted[k] = sorted[k - 1];
+        }
+        sorted[k] = group->pass_us[i];
+    }
+    return group->n_passes >= 3 ? sorted[group->n_passes / 2] / (double)n : 0;
+}
+
+// Reads and plans the member's samples. Of more than it has memory for it takes no part.
+static hth_err group_ready(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    const hth_group_round *round = &group->round;
+    hth_train_data *d = &job->data;
+    int64_t epoch = round->step / (job->steps / job->spec.epochs);
+    if (group->epoch != epoch) {
+        hth_train_data_order(d, job->spec.shuffle, job->spec.seed, epoch);
+        group->epoch = epoch;
+    }
+    HTH_TRY(hth_train_data_batch(d, group_at(job, round->step) + round->from, round->n));
+    hth_err err = hth_trainer_prepare(job->trainer, d->input, &d->target);
+    if ((err == HTH_ETOOBIG || err == HTH_ENODEVMEM) && round->n > group->good) {
+        hth_group_most(group->exchange, group->good);
+        group->at_work = false;
+        return HTH_OK;
+    }
+    group->good = err == HTH_OK && round->n > group->good ? round->n : group->good;
+    return err;
+}
+
+static hth_err group_hand_in(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    if (hth_group_alone(group->exchange)) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_trainer_view(job->trainer, &group->sums));
+    for (int k = 0; k < group->sums.n; k++) {
+        hth_group_ready(group->exchange, k, group->sums.content[k]);
+    }
+    return HTH_OK;
+}
+
+static hth_err group_pass(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    float loss = 0;
+    double weight = 0, us = 0;
+    group->at_work = true;
+    group->passed = false;
+    job->lr =
+        hth_train_rate(&job->spec, group->round.step, job->steps, job->steps / job->spec.epochs);
+    hth_trainer_rate(job->trainer, job->lr);
+    if (group->round.n > 0) {
+        HTH_TRY(group_ready(job));
+        if (!group->at_work) {
+            return HTH_OK;
+        }
+        group->passed = true;
+        HTH_TRY(hth_trainer_pass(job->trainer, group->member, job->data.input, &job->data.target,
+                                 &loss, &weight));
+        us = group_sample_us(group, group->round.n, hth_trainer_pass_us(job->trainer));
+        hth_group_weigh(group->exchange, weight);
+        HTH_TRY(group_hand_in(job));
+    }
+    hth_group_passed(group->exchange, (double)loss, us);
+    return HTH_OK;
+}
+
+static hth_err group_undo(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    bool passed = group->passed;
+    group->at_work = group->passed = false;
+    return passed ? hth_trainer_undo(job->trainer, &group->sums) : HTH_OK;
+}
+
+// The step is certain: all members make the same update.
+static hth_err group_update(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    bool alone = hth_group_alone(group->exchange);
+    for (int k = 0; k < group->sums.n && !alone; k++) {
+        HTH_TRY(
+            hth_trainer_sum(job->trainer, &group->sums, k, hth_group_summed(group->exchange, k)));
+    }
+    group->at_work = group->passed = false;
+    HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target));
+    job->loss = hth_group_loss(group->exchange, group->round.step, &job->step_ms);
+    return HTH_OK;
+}
+
+static void group_wait(hth_train_group *group)
+{
+    bool relaxed = hth_now_ns() - group->since_ns > GROUP_LONG_NS;
+    hth_group_wait(group->exchange, relaxed ? GROUP_RELAXED_NS : GROUP_WAIT_NS);
+}
+
+static hth_err group_look(hth_train_job *job, hth_train_group_event *event)
+{
+    switch (hth_group_look(job->group->exchange)) {
+    case HTH_GROUP_SUMMED:
+        *event = HTH_TRAIN_GROUP_STEPPED;
+        return group_update(job);
+    case HTH_GROUP_BROKEN:
+        return group_undo(job);
+    default:
+        group_wait(job->group);
+        return HTH_OK;
+    }
+}
+
+static hth_err group_takes(hth_train_job *job, int64_t step)
+{
+    hth_group *exchange = job->group->exchange;
+    HTH_TRY(hth_trainer_read(job->trainer, hth_group_state(exchange), (uint64_t)step));
+    hth_group_took(exchange);
+    return HTH_OK;
+}
+
+hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
+{
+    hth_train_group *group = job->group;
+    *event = HTH_TRAIN_GROUP_NOTHING;
+    if (group->at_work) {
+        return group_look(job, event);
+    }
+    hth_group_turn turn = hth_group_begin(group->exchange, &group->round);
+    group->since_ns = turn == HTH_GROUP_WAITS ? group->since_ns : hth_now_ns();
+    switch (turn) {
+    case HTH_GROUP_LEADS:
+        return group_lead(job, group->round.step);
+    case HTH_GROUP_ROUND:
+        return group_pass(job);
+    case HTH_GROUP_GIVES:
+        HTH_TRY(hth_trainer_write(job->trainer, hth_group_state(group->exchange)));
+        hth_group_gave(group->exchange);
+        return HTH_OK;
+    case HTH_GROUP_TAKES:
+        *event = HTH_TRAIN_GROUP_MOVED;
+        job->step = group->round.step;
+        return group_takes(job, job->step);
+    case HTH_GROUP_OVER:
+        *event = HTH_TRAIN_GROUP_OVER;
+        return HTH_OK;
+    default:
+        group_wait(group);
+        return HTH_OK;
+    }
+}
+
+hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event)
+{
+    *event = HTH_TRAIN_GROUP_NOTHING;
+    if (job->group == NULL || !job->group->at_work) {
+        return HTH_OK;
+    }
+    hth_group_break(job->group->exchange);
+    return group_look(job, event);
+}
+
+hth_err hth_train_group_over(const hth_train_job *job)
+{
+    return hth_group_over(job->group->exchange);
+}
+
+double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms)
+{
+    return hth_group_loss(job->group->exchange, step, ms);
+}
+
+const json_t *hth_train_group_sequence(const hth_train_job *job)
+{
+    return job->group != NULL ? job->group->sequence : NULL;
+}
+
+json_t *hth_train_group_row(const hth_train_job *job)
+{
+    hth_group_seat seat[HTH_GROUP_MEMBERS];
+    if (job->group == NULL) {
+        return NULL;
+    }
+    json_t *rows = json_array();
+    int members = hth_group_seats(job->group->exchange, seat);
+    for (int i = 0; i < members; i++) {
+        json_array_append_new(rows, json_pack("{s:i, s:I, s:f, s:b}", "member", i, "samples",
+                                              (json_int_t)job->group->shards[i], "sample_ms",
+                                              seat[i].sample_us / 1e3, "joined", seat[i].joined));
+    }
+    return rows;
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// group/group.h - what crosses between the members of a group: gradients, summed, and the state
+// of a member for one that comes later. All in one region of shared memory, whether members are
+// threads or processes.
+//
+// Design notes
+// A group computes in *rounds*, each an attempt at one step. Members arrive; when all are there the
+// lead (member 0) starts the round with everybody's shard. Each member computes its gradients, and
+// hands each slot in when it is written (`ready`). Slots lie one after the other in buckets; of a
+// bucket that all have handed in, each member sums its own segment, in the order of the members, so
+// that every member reads the same bits. When the last segment is summed the round is *committed*:
+// one word is written, and from then on nobody's end can undo it. Until then the end of any member
+// breaks the round for all, and they arrive again, with other shards.
+//
+// No call waits but hth_group_wait: a member's thread has other work, and two groups on the same
+// devices would wait for each other crosswise. Each member holds a robust mutex for as long as it
+// takes part; of a dead thread's or process's the kernel says so. The words that others decide by
+// (round, committed, broken) are each written once, last, so that a death between two writes leaves
+// nothing half done.
+#ifndef HTH_GROUP_GROUP_H
+#define HTH_GROUP_GROUP_H
+
+#include "base/err.h"
+#include "group/shards.h"
+
+#include <stddef.h>
+
+#define HTH_GROUP_LEAD 0
+
+typedef struct hth_group hth_group;
+
+// What all members must agree on, but for `member` and `at`.
+typedef struct hth_group_spec {
+    int member;
+    int64_t batch, steps; // samples in a step, at most; steps of the job
+    int64_t at;           // whole steps in the state that it comes with
+    int n_slots;
+    const size_t *floats; // in each slot that is summed, in the order in which they become ready
+    const bool *by_count; // weighted by samples, not by the loss's weights
+    size_t state_bytes;
+    uint64_t fingerprint; // of model, data and options
+} hth_group_spec;
+
+// hth_group_make makes the region of a group; *fd, closed on exec, is the caller's. Memory is
+// taken as it is written.
+hth_err hth_group_make(int members, int *fd);
+// hth_group_end ends the group: no round begins any more, and members find out why.
+// hth_group_refuse does so only before its first step; false: it goes on.
+void hth_group_end(int fd, hth_err err, const char *why);
+bool hth_group_refuse(int fd, hth_err err, const char *why);
+
+// hth_group_join maps the region and takes the member's seat; `spec` is copied, `fd` stays the
+// caller's. HTH_EINVAL: it does not agree with those who are there; HTH_EBUSY: the seat is taken.
+// All calls for *out come from this thread.
+hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out);
+void hth_group_leave(hth_group *group); // NULL is allowed
+
+typedef enum hth_group_turn {
+    HTH_GROUP_WAITS,
+    HTH_GROUP_LEADS, // all are there: the lead is to call hth_group_start
+    HTH_GROUP_ROUND, // a round began: *round
+    HTH_GROUP_GIVES, // this member's state is to be written to hth_group_state
+    HTH_GROUP_TAKES, // .. read from there, of *round's step
+    HTH_GROUP_OVER,  // the group has ended: hth_group_over
+} hth_group_turn;
+
+typedef struct hth_group_round {
+    int64_t step;    // whole steps before it
+    int64_t from, n; // this member's samples of the batch
+    int64_t shards[HTH_GROUP_MEMBERS];
+} hth_group_round;
+
+// hth_group_begin arrives for the next round, or joins in one that has begun.
+hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round);
+// hth_group_gave and _took: the state was written, or read.
+void *hth_group_state(hth_group *group);
+void hth_group_gave(hth_group *group);
+void hth_group_took(hth_group *group);
+// hth_group_over is why the group has ended; HTH_OK: its job is done.
+hth_err hth_group_over(hth_group *group);
+
+// What the lead knows of a member when it decides shards.
+typedef struct hth_group_seat {
+    bool joined;
+    double sample_us; // of its last passes; 0: not known
+    int64_t most;     // samples that it can take
+} hth_group_seat;
+// hth_group_seats tells of all; returns how many members the group was made for.
+int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
+// hth_group_start begins a round; false: somebody has left since.
+bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
+// hth_group_most says that this member can take no more than `most` samples, and breaks the
+// round.
+void hth_group_most(hth_group *group, int64_t most);
+
+// hth_group_alone: nobody else takes part in the round. Nothing need be handed in, and there are
+// no sums to read.
+bool hth_group_alone(hth_group *group);
+
+// Of a member's part in a round, in this order. weight: what its samples weigh in the loss, its
+// gradients being their mean.
+void hth_group_weigh(hth_group *group, double weight);
+void hth_group_ready(hth_group *group, int slot, const float *content);
+// hth_group_passed: all slots are handed in. The time is that of a sample, smoothed by the
+// caller.
+void hth_group_passed(hth_group *group, double loss, double sample_us);
+
+typedef enum hth_group_result {
+    HTH_GROUP_SUMMING,
+    HTH_GROUP_SUMMED, // the step is certain: sums can be read until the next begin
+    HTH_GROUP_BROKEN,
+} hth_group_result;
+
+// hth_group_look sums what can be summed, and says how the round stands.
+hth_group_result hth_group_look(hth_group *group);
+const float *hth_group_summed(const hth_group *group, int slot);
+// hth_group_loss is the loss of a step that was committed, and what it took in ms.
+double hth_group_loss(const hth_group *group, int64_t step, double *ms);
+// hth_group_break breaks the round unless it is committed.
+void hth_group_break(hth_group *group);
+
+// hth_group_wait sleeps until something has changed since the last begin or look, at most for
+// `ns`: deaths are noticed only by looking.
+void hth_group_wait(hth_group *group, uint64_t ns);
+
+#endif

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds of a group.
+//
+//   gather --start--> at work --last segment summed--> committed --> gather
+//                        |
+//                        +--a member leaves or dies--> broken --> gather
+#include "group/group_impl.h"
+
+#include "base/clock.h"
+
+#include <string.h>
+
+static bool present(const group_region *region, int member)
+{
+    return region->seat[member].joined != 0;
+}
+
+// The first who has the group's state; -1: nobody there has it.
+static int holder(const group_region *region)
+{
+    for (int i = 0; i < (int)region->members; i++) {
+        if (present(region, i) && region->seat[i].holds) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool somebody_lacks(const group_region *region)
+{
+    for (int i = 0; i < (int)region->members; i++) {
+        if (present(region, i) && !region->seat[i].holds) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// all_there: at first all that the group was made for; later those that are left, and the lead.
+static bool all_there(const group_region *region)
+{
+    bool all = present(region, HTH_GROUP_LEAD);
+    for (int i = 0; i < (int)region->members; i++) {
+        const group_seat *seat = &region->seat[i];
+        all = all && (present(region, i) ? seat->holds && seat->arrived == region->round + 1
+                                         : region->committed > 0);
+    }
+    return all;
+}
+
+// settle gives those that came with the right state their due: all begin with the same one. Where
+// nobody is left who has it the lead's counts, wherever that stands.
+static void settle(group_region *region, group_seat *seat)
+{
+    group_seat *lead = &region->seat[HTH_GROUP_LEAD];
+    if (seat == lead && holder(region) < 0) {
+        uint64_t next = region->round + 1;
+        region->broken = next;
+        region->step = seat->at;
+        region->round = next;
+        seat->holds = 1;
+    }
+    for (int i = 0; i < (int)region->members && region->committed == 0; i++) {
+        bool begins = present(region, i) && lead->joined && lead->holds;
+        region->seat[i].holds |= begins && region->seat[i].at == region->step;
+    }
+}
+
+static hth_group_turn gather(hth_group *group, hth_group_round *round)
+{
+    group_region *r = group->region;
+    group_seat *seat = group->seat;
+    settle(r, seat);
+    seat->arrived = r->round + 1;
+    round->step = group_step(r);
+    if (!seat->holds) {
+        return r->given == r->round + 1 ? HTH_GROUP_TAKES : HTH_GROUP_WAITS;
+    }
+    if (somebody_lacks(r)) {
+        bool gives = holder(r) == group->spec.member && r->given != r->round + 1;
+        return gives ? HTH_GROUP_GIVES : HTH_GROUP_WAITS;
+    }
+    return seat == &r->seat[HTH_GROUP_LEAD] && all_there(r) ? HTH_GROUP_LEADS : HTH_GROUP_WAITS;
+}
+
+// join_in takes part in the round at work; false: its shards make no sense.
+static bool join_in(hth_group *group, hth_group_round *round)
+{
+    const group_region *r = group->region;
+    int64_t left = group->spec.batch;
+    *round = (hth_group_round){.step = r->step};
+    for (int i = 0; i < (int)r->members; i++) {
+        int64_t n = r->shards[i];
+        if (n < 0 || n > left) {
+            return false;
+        }
+        round->from += i < group->spec.member ? n : 0;
+        round->shards[i] = n;
+        left -= n;
+    }
+    round->n = round->shards[group->spec.member];
+    group->round = r->round;
+    group_sum_begin(group);
+    return round->step >= 0 && round->step < group->spec.steps;
+}
+
+hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round)
+{
+    group_region *r = group->region;
+    hth_group_turn turn = HTH_GROUP_WAITS;
+    group_lock(group);
+    group_seat before = *group->seat;
+    if (r->closed) {
+        turn = HTH_GROUP_OVER;
+    } else if (!group_at_work(r)) {
+        turn = gather(group, round);
+    } else if ((r->taking >> group->spec.member & 1) != 0 && group->round != r->round) {
+        turn = join_in(group, round) ? HTH_GROUP_ROUND : HTH_GROUP_OVER;
+    }
+    bool changed = before.arrived != group->seat->arrived || before.holds != group->seat->holds;
+    group_unlock(group, changed);
+    return turn;
+}
+
+void *hth_group_state(hth_group *group)
+{
+    return group->state;
+}
+
+void hth_group_gave(hth_group *group)
+{
+    group_lock(group);
+    group->region->given = group->region->round + 1;
+    group_unlock(group, true);
+}
+
+// What was read is the group's state if no round began meanwhile: none does while a member lacks
+// it, but the one who gave it and all others may have gone.
+void hth_group_took(hth_group *group)
+{
+    group_region *r = group->region;
+    group_lock(group);
+    group->seat->holds = r->given == r->round + 1;
+    group->seat->at = group_step(r);
+    group_unlock(group, true);
+}
+
+int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
+{
+    group_lock(group);
+    int members = (int)group->region->members;
+    for (int i = 0; i < members; i++) {
+        const group_seat *s = &group->region->seat[i];
+        seat[i] =
+            (hth_group_seat){.joined = s->joined != 0, .sample_us = s->sample_us, .most = s->most};
+    }
+    group_unlock(group, false);
+    return members;
+}
+
+bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
+{
+    group_region *r = group->region;
+    group_lock(group);
+    bool starts = !r->closed && !group_at_work(r) && !somebody_lacks(r) && all_there(r);
+    for (int i = 0; starts && i < (int)r->members; i++) {
+        starts = present(r, i) || shards[i] == 0;
+    }
+    if (starts) {
+        r->step = group_step(r);
+        r->taking = 0;
+        r->began_ns = hth_now_ns();
+        for (int i = 0; i < (int)r->members; i++) {
+            r->taking |= (uint32_t)present(r, i) << i;
+            r->shards[i] = shards[i];
+        }
+        r->round++;
+    }
+    group_unlock(group, starts);
+    return starts;
+}
+
+bool hth_group_alone(hth_group *group)
+{
+    bool alone = group->region->taking == (uint32_t)1 << group->spec.member;
+    group->n_left = alone ? 0 : group->n_left;
+    return alone;
+}
+
+void hth_group_break(hth_group *group)
+{
+    group_region *r = group->region;
+    group_lock(group);
+    bool breaks = group_at_work(r) && r->round == group->round;
+    if (breaks) {
+        r->broken = r->round;
+    }
+    group_unlock(group, breaks);
+}
+
+void hth_group_most(hth_group *group, int64_t most)
+{
+    group_lock(group);
+    group->seat->most = most;
+    group_unlock(group, false);
+    hth_group_break(group);
+}
+
+void hth_group_passed(hth_group *group, double loss, double sample_us)
+{
+    group_lock(group);
+    group->seat->loss = loss;
+    group->seat->sample_us = sample_us > 0 ? sample_us : group->seat->sample_us;
+    group_unlock(group, true);
+}
+
+// The loss of the whole batch: the members' means, by what they weigh.
+static double round_loss(const group_region *region)
+{
+    double sum = 0, weight = 0;
+    for (int i = 0; i < (int)region->members; i++) {
+        if (region->shards[i] > 0 && region->seat[i].weight > 0) {
+            sum += region->seat[i].weight * region->seat[i].loss;
+            weight += region->seat[i].weight;
+        }
+    }
+    return sum / weight;
+}
+
+// commit makes the round certain if all segments are summed.
+static bool commit(hth_group *group)
+{
+    group_region *r = group->region;
+    for (int i = 0; i < (int)r->members; i++) {
+        if ((r->taking >> i & 1) != 0 && r->seat[i].summed != r->round) {
+            return false;
+        }
+    }
+    group->losses[r->step] =
+        (group_loss){round_loss(r), (double)(hth_now_ns() - r->began_ns) / 1e6};
+    r->committed = r->round;
+    return true;
+}
+
+hth_group_result hth_group_look(hth_group *group)
+{
+    group_region *r = group->region;
+    bool changed = false;
+    group->seen = atomic_load(&r->event);
+    uint32_t seen = group->seen; // before what is summed: a bucket may come meanwhile
+    group_sum(group);
+    group_lock(group);
+    group->seen = seen;
+    bool mine = r->round == group->round;
+    if (mine && group_at_work(r) && group->n_left == 0) {
+        changed = group->seat->summed != r->round;
+        group->seat->summed = r->round;
+        changed |= commit(group);
+    }
+    hth_group_result result = HTH_GROUP_BROKEN;
+    if (mine && r->committed == r->round) {
+        result = HTH_GROUP_SUMMED;
+    } else if (mine && r->broken != r->round) {
+        result = HTH_GROUP_SUMMING;
+    }
+    group_unlock(group, changed);
+    return result;
+}
+
+double hth_group_loss(const hth_group *group, int64_t step, double *ms)
+{
+    *ms = group->losses[step].ms;
+    return group->losses[step].loss;
+}
