@@ -74,8 +74,8 @@ static json_t *train_mean_ms(const json_t *history)
 // train_summary is a finished job's: its memory, and what it has made.
 static int train_summary(const hth_cli *cli, const json_t *doc)
 {
-    static const char *const same[] = {"held_out", "best_step", "best_epoch", "stopped_early",
-                                       "steps_per_epoch"};
+    static const char *const same[] = {"held_out",      "best_step",       "best_epoch",
+                                       "stopped_early", "steps_per_epoch", "shards"};
     const json_t *history = json_object_get(doc, "history");
     json_int_t every = json_integer_value(json_object_get(doc, "every"));
     json_t *summary = json_copy(json_object_get(doc, "memory"));

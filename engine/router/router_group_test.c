@@ -87,6 +87,7 @@ static void bits(void **state)
     fixture f;
     char data[200], more[300];
     double want[STEPS];
+    hth_err err;
     devices_open(&f, THREE, false);
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         prepare(&f, models[m], data);
@@ -104,6 +105,9 @@ static void bits(void **state)
                  "{\"on\": \"all\", \"save-as\": \"b\", \"budget\": \"32MiB\", \"shards\": "
                  "{\"shards\": %s}}",
                  shards);
+        json_t *row = ask(&f, "job", "{\"job\":\"a\"}", &err);
+        assert_true(json_equal(json_object_get(row, "shards"), json_object_get(a, "shards")));
+        json_decref(row);
         json_t *b = train_all(&f, models[m], data, more, want);
         same_losses(a, b, STEPS);
         same_tensors(&f, "a", "b");

@@ -240,8 +240,9 @@ const json_t *hth_train_held_out(const json_t *list)
 
 void hth_train_details(const json_t *state, json_t *doc)
 {
-    // K-means'
-    static const char *const same[] = {"inertia", "iterations", "ms", "seconds", "converged"};
+    // K-means', and a group's
+    static const char *const same[] = {"inertia", "iterations", "ms",
+                                       "seconds", "converged",  "shards"};
     const json_t *history = json_object_get(state, "history");
     const json_t *last = json_array_get(history, json_array_size(history) - 1);
     const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));

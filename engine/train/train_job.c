@@ -240,6 +240,9 @@ json_t *hth_train_job_state(const hth_train_job *job)
 {
     json_t *doc = hth_checkpoint_doc(
         &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out, 0});
+    if (job->group != NULL) {
+        json_object_set(doc, "shards", (json_t *)hth_train_group_sequence(job));
+    }
     if (job->version > 0) {
         json_object_set_new(doc, "version", json_integer(job->version));
         job_ends(job, doc);
