@@ -217,6 +217,23 @@ static void a_paused_job_goes_on(void **state)
     rig_close(&r);
 }
 
+// What is read while a job works may be cut by its owner.
+static void a_file_that_changes_ends_the_job(void **state)
+{
+    rig r;
+    witness w;
+    rig_open(&r);
+    json_t *q = asks(&r, "cut", "{\"budget\": \"80%\"}");
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&r.f, &w, text);
+    assert_int_equal(truncate(r.data, POINTS * COLUMNS * sizeof(float) / 2), 0);
+    witness_let_go();
+    assert_err(call_wait(&w.c), HTH_EIO, "changed while it was being read");
+    free(text);
+    rig_close(&r);
+}
+
 static void refused(rig *r, const char *more, const char *words)
 {
     hth_err err;
@@ -309,9 +326,13 @@ static void results_have_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_finds_what_a_call_finds), cmocka_unit_test(windows_change_nothing),
-        cmocka_unit_test(a_canceled_job_goes_on),        cmocka_unit_test(a_paused_job_goes_on),
-        cmocka_unit_test(bad_input_gets_a_sentence),     cmocka_unit_test(results_have_room),
+        cmocka_unit_test(a_job_finds_what_a_call_finds),
+        cmocka_unit_test(windows_change_nothing),
+        cmocka_unit_test(a_canceled_job_goes_on),
+        cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(a_file_that_changes_ends_the_job),
+        cmocka_unit_test(bad_input_gets_a_sentence),
+        cmocka_unit_test(results_have_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

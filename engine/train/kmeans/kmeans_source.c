@@ -3,14 +3,17 @@
 #include "engine/train/kmeans/kmeans_source.h"
 
 #include "base/alloc.h"
+#include "device/cpu/team.h"
 
 #include <fcntl.h>
-#include <stdio.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SOURCE_WINDOW ((size_t)64 << 20) // bytes of a file that are read at a time, at most
+// Bytes of a file that are read at a time, at most: they are computed with while they are in the
+// processor's cache.
+#define SOURCE_WINDOW ((size_t)4 << 20)
 
 static size_t source_row(const hth_kmeans_source *source)
 {
@@ -83,8 +86,9 @@ void hth_kmeans_source_close(hth_kmeans_source *source)
 static size_t source_most(const hth_kmeans_source *source, size_t most)
 {
     bool at_hand = source->x->t.data != NULL;
-    if (most == 0 && !at_hand) {
-        most = SOURCE_WINDOW / source_row(source);
+    size_t file = SOURCE_WINDOW / source_row(source) + 1;
+    if (!source_mapped(source) && (most > 0 || !at_hand)) {
+        most = most > 0 && most < file ? most : file;
     }
     if (most == 0 || (at_hand && most >= source->n)) {
         return 0;
@@ -115,6 +119,7 @@ hth_err hth_kmeans_source_window(hth_kmeans_source *source, size_t most)
     hth_free(x->t.data); // a small one, which is read by windows all the same
     x->t.data = NULL;
     size_t points = source->most < source->n ? source->most : source->n;
+    (void)posix_fadvise(source->set.file.fd, 0, 0, POSIX_FADV_SEQUENTIAL); // more is read ahead
     source->window = hth_alloc_large(points * source_row(source));
     return source->window != NULL ? HTH_OK : hth_no_memory("a window of %zu points", points);
 }
@@ -131,18 +136,36 @@ static void source_pass(hth_kmeans_source *source, uint64_t at)
     }
 }
 
-// source_ask has the system read what comes after `at`, as much as a window.
-static void source_ask(hth_kmeans_source *source, uint64_t at)
+typedef struct source_part {
+    const hth_kmeans_source *source;
+    uint64_t at; // in the file
+    size_t bytes;
+    atomic_int failed;
+} source_part;
+
+static hth_err source_read(const hth_kmeans_source *source, uint64_t at, size_t from, size_t to)
 {
-    uint64_t window = (uint64_t)source->most * source_row(source);
-    source->advised =
-        at < source->advised && source->advised - at <= 2 * window ? source->advised : at;
-    if (source->advised - at >= window / 2) {
-        return;
+    return hth_file_read(&source->set.file, source->set.name, at + from,
+                         (char *)source->window + from, to - from);
+}
+
+static void source_read_part(void *arg, int i, int n)
+{
+    source_part *part = arg;
+    size_t begin, end;
+    hth_team_range(part->bytes, i, n, &begin, &end);
+    if (source_read(part->source, part->at, begin, end) != HTH_OK) {
+        part->failed = 1;
     }
-    (void)posix_fadvise(source->set.file.fd, (off_t)(source->x->at + source->advised),
-                        (off_t)window, POSIX_FADV_WILLNEED);
-    source->advised += window;
+}
+
+// source_fill reads `bytes` to the window with the threads that compute with them. What failed on
+// one of them is read again, to have its sentence here.
+static hth_err source_fill(hth_kmeans_source *source, uint64_t at, size_t bytes)
+{
+    source_part part = {.source = source, .at = at, .bytes = bytes};
+    hth_team_run(source_read_part, &part);
+    return part.failed ? source_read(source, at, 0, bytes) : HTH_OK;
 }
 
 static hth_err source_rows(void *ctx, size_t first, size_t count, const float **x)
@@ -159,11 +182,7 @@ static hth_err source_rows(void *ctx, size_t first, size_t count, const float **
     if (first == 0) {
         HTH_TRY(hth_file_unchanged(&source->set.file, source->set.name));
     }
-    HTH_TRY(hth_file_read(&source->set.file, source->set.name, source->x->at + first * row,
-                          source->window, count * row));
-    if (count > 1) {
-        source_ask(source, (uint64_t)(first + count) * row);
-    }
+    HTH_TRY(source_fill(source, source->x->at + first * row, count * row));
     *x = source->window;
     return HTH_OK;
 }

@@ -4,8 +4,7 @@
 //
 // Design notes
 // The store's datasets are mapped: their pages are the system's, which can take them back. A file
-// is read, because its owner may cut it; what comes next is asked for while the present points are
-// computed with. Under a budget a source keeps one window: of a mapped dataset, pages that were
+// is read, because its owner may cut it; the system reads ahead. Under a budget a source keeps one window: of a mapped dataset, pages that were
 // passed are let go of.
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
@@ -17,9 +16,9 @@ typedef struct hth_kmeans_source {
     hth_dataset set;
     const hth_dataset_tensor *x;
     size_t n, d;
-    float *window;            // of a file: `most` points; NULL: they are in memory or mapped
-    size_t most;              // points in a window; 0: all are at hand
-    uint64_t advised, passed; // bytes that were asked for; that were let go of
+    float *window;   // of a file: `most` points; NULL: they are in memory or mapped
+    size_t most;     // points in a window; 0: all are at hand
+    uint64_t passed; // bytes of a mapped one that were let go of
 } hth_kmeans_source;
 
 // Where points are: what a job's arguments name.
