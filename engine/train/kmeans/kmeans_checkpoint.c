@@ -59,11 +59,10 @@ hth_err kmeans_save(kmeans_job *job)
                                   .shape = {.rank = 2, .dim = {k, d}},
                                   .data = centroids,
                                   .bytes = (size_t)(k * d) * sizeof(double)};
-    bool there = job->saved == (int64_t)iterations; // as it is: it goes on from that one
-    hth_err err = there ? HTH_OK : hth_work_elsewhere(job->ms->site->queue, put_run, &put);
+    hth_err err = hth_work_elsewhere(job->ms->site->queue, put_run, &put);
     free(put.meta);
     HTH_TRY(err);
-    if (!there) {
+    if (job->saved != (int64_t)iterations) {
         char text[80];
         snprintf(text, sizeof text, "checkpoint of iteration %zu written", iterations);
         kmeans_log(job, "info", text);

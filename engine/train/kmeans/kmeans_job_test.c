@@ -3,9 +3,12 @@
 // windows of points, and what is refused before the first iteration.
 #include "tests/rig/train_job.h"
 
+#include "base/clock.h"
 #include "base/settings.h"
 #include "kernels/kmeans.h"
 #include "runtime/content/dataset_index.h"
+
+#include <stdatomic.h>
 
 #define POINTS  20000
 #define COLUMNS 6
@@ -181,6 +184,44 @@ static void a_canceled_job_goes_on(void **state)
     rig_close(&r);
 }
 
+// The clock of this process, which is put forward.
+static atomic_ullong forward_ns;
+
+static uint64_t clock_forward(void *ctx)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + forward_ns;
+}
+
+static void an_hour_passes(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    forward_ns += done == 2 && what[0] == '{' ? UINT64_C(3600000000000) : 0;
+}
+
+// One that is resumed has its time again, also where its last checkpoint is of the same iteration.
+static void a_time_limit_ends_a_job(void **state)
+{
+    rig r;
+    hth_err err;
+    rig_open(&r);
+    hth_clock_inject(clock_forward, NULL);
+    json_t *q = asks(&r, "limited", "{\"time-limit\": 600, \"checkpoint-every\": 1}");
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = an_hour_passes}};
+    assert_err(call_run(r.f.engine, &c), HTH_ETIMEDOUT,
+               "time limit: 600 s are over after iteration 2 of 8; the checkpoint of iteration 2");
+    free(text);
+    q = json_pack("{s:s, s:b}", "job", "limited", "resume", 1);
+    json_t *doc = train(&r.f, q, &err);
+    assert_ok(err);
+    assert_int_equal(number(doc, "iterations"), 8);
+    json_decref(doc);
+    rig_close(&r);
+    hth_clock_inject(NULL, NULL);
+}
+
 static void a_paused_job_goes_on(void **state)
 {
     rig r;
@@ -330,6 +371,7 @@ int main(void)
         cmocka_unit_test(windows_change_nothing),
         cmocka_unit_test(a_canceled_job_goes_on),
         cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(a_time_limit_ends_a_job),
         cmocka_unit_test(a_file_that_changes_ends_the_job),
         cmocka_unit_test(bad_input_gets_a_sentence),
         cmocka_unit_test(results_have_room),
