@@ -160,7 +160,7 @@ typedef struct hth_kmeans_at {
     size_t seeded;       // centroids that k-means++ has chosen
     double inertia;      // of the centroids before the last iteration; in the end of the last ones
     bool converged;
-    const double *centroids; // (k, d) the present ones; NULL before the first iteration begins
+    const double *centroids; // (k, d) the present ones; NULL: it has none yet
 } hth_kmeans_at;
 
 // Where a run stood that goes on.

@@ -95,7 +95,7 @@ void hth_kmeans_finish(hth_kmeans_run *run)
 
 hth_kmeans_at hth_kmeans_where(const hth_kmeans_run *run)
 {
-    bool begun = run->phase > HTH_KMEANS_SEEDS;
+    bool begun = run->saved || run->phase > HTH_KMEANS_SEEDS;
     return (hth_kmeans_at){.phase = run->phase,
                            .iterations = run->iterations,
                            .pass = run->passed,

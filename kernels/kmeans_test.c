@@ -467,6 +467,31 @@ static void a_run_goes_on(void **state)
 }
 
 // The inertia of an iteration, from sums, is that of the centroids before it.
+// What a run stands at that goes on is there before it has looked at a point: it may be left again.
+static void a_run_begins_where_it_was(void **state)
+{
+    points p;
+    points_make(&p, 50, 2, 3, 0, 5);
+    hth_device device = cpu(1);
+    const double centroids[] = {1, 2, 3, 4, 5, 6};
+    const hth_kmeans_saved saved = {centroids, 4};
+    hth_kmeans what = {.k = p.k, .iterations = 6};
+    hth_kmeans_shard *shard;
+    hth_kmeans_run *run;
+    assert_ok(hth_kmeans_open(&device, p.x, p.n, p.d, p.k, p.labels, &shard));
+    assert_ok(hth_kmeans_begin(&what, &shard, 1, &saved, &run));
+    hth_kmeans_at at = hth_kmeans_where(run);
+    assert_int_equal(at.iterations, 4);
+    assert_non_null(at.centroids);
+    assert_memory_equal(at.centroids, centroids, sizeof centroids);
+    hth_kmeans_finish(run);
+    assert_ok(hth_kmeans_begin(&what, &shard, 1, NULL, &run));
+    assert_null(hth_kmeans_where(run).centroids);
+    hth_kmeans_finish(run);
+    hth_kmeans_close(shard);
+    points_free(&p);
+}
+
 static void inertia_follows_from_sums(void **state)
 {
     points p;
@@ -525,6 +550,7 @@ int main(void)
         cmocka_unit_test(bad_input_gets_a_sentence),
         cmocka_unit_test(pieces_change_no_bit),
         cmocka_unit_test(a_run_goes_on),
+        cmocka_unit_test(a_run_begins_where_it_was),
         cmocka_unit_test(inertia_follows_from_sums),
         cmocka_unit_test(reading_that_fails_ends_it),
         cmocka_unit_test(memory_that_runs_out_is_said),

@@ -40,7 +40,7 @@ hth_err kmeans_save(kmeans_job *job)
 {
     checkpoint_put put = {.store = job->ms->store};
     int64_t k = (int64_t)job->spec.what.k, d = (int64_t)job->source.d;
-    size_t iterations = job->at.iterations > job->kept ? job->at.iterations : job->kept;
+    size_t iterations = job->at.iterations;
     json_t *held = json_array();
     json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)iterations,
                                                        (int64_t)job->spec.what.iterations,

@@ -164,7 +164,6 @@ static hth_err kmeans_slice(hth_job *base, bool *done)
         job->first_ns = hth_now_ns();
         job->due_ns = job->first_ns +
                       (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
-        iterations = job->at.iterations = job->kept;
     }
     HTH_TRY(hth_work_elsewhere(job->ms->site->queue, job_part, job));
     if (job->at.phase != before) {

@@ -198,7 +198,7 @@ static hth_err open_run(kmeans_job *job)
     hth_err err = hth_kmeans_begin(&job->spec.what, &job->shard, 1,
                                    centroids != NULL ? &saved : NULL, &job->run);
     hth_free(centroids);
-    job->kept = saved.iterations;
+    job->kept = job->at.iterations = saved.iterations;
     return err;
 }
 

@@ -4,8 +4,8 @@
 //
 // Design notes
 // The store's datasets are mapped: their pages are the system's, which can take them back. A file
-// is read, because its owner may cut it; the system reads ahead. Under a budget a source keeps one window: of a mapped dataset, pages that were
-// passed are let go of.
+// is read, because its owner may cut it; the system reads ahead. Under a budget a source keeps one
+// window: of a mapped dataset, pages that were passed are let go of.
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 

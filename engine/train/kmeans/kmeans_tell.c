@@ -42,21 +42,16 @@ uint64_t kmeans_ran_ms(const kmeans_job *job)
     return job->ran_ms + (job->first_ns > 0 ? (hth_now_ns() - job->first_ns) / 1000000u : 0);
 }
 
-static size_t tell_iterations(const kmeans_job *job)
-{
-    return job->at.iterations > job->kept ? job->at.iterations : job->kept;
-}
-
 double kmeans_iteration_ms(const kmeans_job *job)
 {
-    size_t made = tell_iterations(job) - job->kept;
+    size_t made = job->at.iterations - job->kept;
     return made > 0 ? job->total_ms / (double)made : job->predicted_ns / 1e6;
 }
 
 double kmeans_seconds_left(const hth_job *base)
 {
     const kmeans_job *job = kmeans_job_of(base);
-    size_t left = job->spec.what.iterations - tell_iterations(job);
+    size_t left = job->spec.what.iterations - job->at.iterations;
     return kmeans_iteration_ms(job) / 1e3 * (double)(left + 1); // and the last labels
 }
 
@@ -96,7 +91,7 @@ json_t *kmeans_state(const hth_job *base)
 {
     const kmeans_job *job = kmeans_job_of(base);
     json_t *held = json_array();
-    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)tell_iterations(job),
+    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)job->at.iterations,
                                                        (int64_t)job->spec.what.iterations,
                                                        job->history, held, 0});
     json_decref(held);
