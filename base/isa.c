@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limit is the setting "kernels.vector_bytes"; programs set it by name from $HEARTH_ISA.
+// There are two limits: the setting "kernels.vector_bytes", which programs set by name from
+// $HEARTH_ISA, and that of the devices which are open.
 #include "base/isa.h"
 
 #include "base/settings.h"
@@ -11,6 +12,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+
+static const struct {
+    const char *name, *setting;
+    int bytes;
+} isa_sets[] = {{"avx512", "64", 64}, {"avx2", "32", 32}, {"sse2", "16", 16}};
+#define N_SETS (sizeof isa_sets / sizeof *isa_sets)
+
+static atomic_int isa_used;
 
 static int isa_processor(void)
 {
@@ -30,7 +39,19 @@ int hth_isa_bytes(void)
     int limit = (int)hth_setting_int(HTH_SET_VECTOR_BYTES), has = isa_processor();
     int vector = limit >= 32 ? 32 : 16;
     vector = limit >= 64 ? 64 : vector;
-    return has < vector ? has : vector;
+    vector = has < vector ? has : vector;
+    int used = hth_isa_used();
+    return used > 0 && used < vector ? used : vector;
+}
+
+void hth_isa_use(int bytes)
+{
+    atomic_store(&isa_used, bytes);
+}
+
+int hth_isa_used(void)
+{
+    return atomic_load_explicit(&isa_used, memory_order_relaxed);
 }
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -59,19 +80,36 @@ bool hth_isa_amx(void)
         v = isa_tiles() ? 1 : 2;
         atomic_store(&known, v);
     }
-    return v == 1 && hth_isa_bytes() >= 64;
+    return v == 1 && hth_isa_used() == 0 && hth_isa_bytes() >= 64;
+}
+
+int hth_isa_find(const char *name)
+{
+    for (size_t i = 0; i < N_SETS; i++) {
+        if (strcmp(name, isa_sets[i].name) == 0) {
+            return isa_sets[i].bytes;
+        }
+    }
+    return 0;
+}
+
+const char *hth_isa_name(int bytes)
+{
+    size_t i = 0;
+    while (i + 1 < N_SETS && isa_sets[i].bytes > bytes) {
+        i++;
+    }
+    return isa_sets[i].name;
 }
 
 hth_err hth_isa_limit(const char *name)
 {
-    static const char *const names[] = {"avx512", "avx2", "sse2"};
-    static const char *const bytes[] = {"64", "32", "16"};
     if (name == NULL || name[0] == '\0') {
         return hth_setting_set("kernels.vector_bytes", "64");
     }
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return hth_setting_set("kernels.vector_bytes", bytes[i]);
+    for (size_t i = 0; i < N_SETS; i++) {
+        if (strcmp(name, isa_sets[i].name) == 0) {
+            return hth_setting_set("kernels.vector_bytes", isa_sets[i].setting);
         }
     }
     return hth_fail(HTH_EINVAL, "HEARTH_ISA: '%s' is not avx512, avx2 or sse2", name);

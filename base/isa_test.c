@@ -23,8 +23,37 @@ static void test_limit(void **state)
     assert_true(!hth_isa_amx() || all == 64);
 }
 
+static void test_use(void **state)
+{
+    int all = hth_isa_bytes();
+    bool amx = hth_isa_amx();
+    hth_isa_use(hth_isa_find("sse2"));
+    assert_int_equal(hth_isa_bytes(), 16);
+    hth_isa_use(hth_isa_find("avx512"));
+    assert_int_equal(hth_isa_bytes(), all); // never more than there is
+    assert_false(hth_isa_amx());            // newer than the set
+    assert_ok(hth_isa_limit("sse2"));
+    assert_int_equal(hth_isa_bytes(), 16); // the lower of both limits
+    assert_ok(hth_isa_limit(NULL));
+    hth_isa_use(0);
+    assert_int_equal(hth_isa_bytes(), all);
+    assert_int_equal(hth_isa_amx(), amx);
+}
+
+static void test_names(void **state)
+{
+    static const char *const names[] = {"avx512", "avx2", "sse2"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hth_isa_find(names[i]), 64 >> i);
+        assert_string_equal(hth_isa_name(64 >> i), names[i]);
+    }
+    assert_int_equal(hth_isa_find("avx"), 0);
+    assert_int_equal(hth_isa_find(""), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit), cmocka_unit_test(test_use),
+                                       cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "device/device.h"
 
 #include "base/alloc.h"
+#include "base/isa.h"
 #include "base/settings.h"
 #include "base/size.h"
 #include "device/cpu/machine.h"
@@ -21,7 +22,7 @@ static const struct {
     const char *options; // for people and for the check, comma separated
     hth_err (*open)(const hth_device_spec *spec, hth_device **out);
 } device_kinds[] = {
-    {"cpu", "mem,threads", hth_cpu_open},
+    {"cpu", "mem,threads,isa", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
     {"cuda", "mem,graphs", hth_cuda_open},
 };
@@ -60,6 +61,25 @@ static hth_err device_number(const char *name, const char *value, uint64_t max, 
     return HTH_OK;
 }
 
+static hth_err device_threads(const char *value, int *out)
+{
+    uint64_t v;
+    HTH_TRY(device_number("threads", value, 1024, &v));
+    if (v == 0) {
+        return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread is needed");
+    }
+    *out = (int)v;
+    return HTH_OK;
+}
+
+static hth_err device_isa(const char *value, int *out)
+{
+    *out = hth_isa_find(value);
+    return *out > 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "device option isa=%s: expected sse2, avx2 or avx512", value);
+}
+
 static hth_err device_item(int kind, char *item, hth_device_spec *spec)
 {
     uint64_t v;
@@ -80,11 +100,9 @@ static hth_err device_item(int kind, char *item, hth_device_spec *spec)
             return hth_fail(HTH_EINVAL, "device option mem=%s is too long", value);
         }
     } else if (strcmp(item, "threads") == 0) {
-        HTH_TRY(device_number(item, value, 1024, &v));
-        if (v == 0) {
-            return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread is needed");
-        }
-        spec->threads = (int)v;
+        HTH_TRY(device_threads(value, &spec->threads));
+    } else if (strcmp(item, "isa") == 0) {
+        HTH_TRY(device_isa(value, &spec->isa));
     } else if (strcmp(item, "graphs") == 0) {
         spec->plain = strcmp(value, "off") == 0;
         if (!spec->plain && strcmp(value, "on") != 0) {

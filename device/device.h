@@ -108,8 +108,9 @@ struct hth_capture {
 };
 
 // hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
-// "cpu:mem=60%", "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is
-// NULL. HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here.
+// "cpu:mem=60%", "cpu:isa=avx2" (only these instructions), "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is
+// NULL. HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here, or
+// no such instructions; HTH_EBUSY: an open device of this process has others (cpu/isa_claim.h).
 // There are as many cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and
 // threads of its own.
 hth_err hth_device_open(const char *spec, hth_device **out);

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "device/cpu/copy.h"
+#include "device/cpu/isa_claim.h"
 #include "device/cpu/machine.h"
 #include "device/cpu/onednn.h"
 #include "device/cpu/team.h"
@@ -334,6 +335,7 @@ static void cpu_close(hth_device *base)
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     hth_free(d);
+    hth_isa_unclaim();
 }
 
 static const hth_device_ops cpu_ops = {
@@ -358,7 +360,6 @@ static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
     char name[64], isa[16], onednn[16];
     const hth_onednn *o = hth_onednn_get();
     hth_machine_name(name, sizeof name);
-    snprintf(props->name, sizeof props->name, "cpu:%d", spec->index);
     props->n_threads = spec->threads ? spec->threads : hth_machine_threads();
     props->core_cache_bytes = hth_machine_cache(2);
     props->cache_bytes = hth_machine_cache(3);
@@ -379,13 +380,24 @@ static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
     return hth_device_spec_budget(spec, props->total_bytes, "60%", &props->budget_bytes);
 }
 
+static hth_err cpu_new(const hth_device_spec *spec, hth_device_props *props, cpu_device **out)
+{
+    HTH_TRY(cpu_props(spec, props));
+    *out = hth_calloc(1, sizeof **out);
+    return *out != NULL ? HTH_OK
+                        : hth_fail(HTH_ENOMEM, "device %s: no memory to open it", props->name);
+}
+
 hth_err hth_cpu_open(const hth_device_spec *spec, hth_device **out)
 {
     hth_device_props props = {0};
-    HTH_TRY(cpu_props(spec, &props));
-    cpu_device *d = hth_calloc(1, sizeof *d);
-    if (d == NULL) {
-        return hth_fail(HTH_ENOMEM, "device %s: no memory to open it", props.name);
+    cpu_device *d;
+    snprintf(props.name, sizeof props.name, "cpu:%d", spec->index);
+    HTH_TRY(hth_isa_claim(props.name, spec->isa));
+    hth_err err = cpu_new(spec, &props, &d);
+    if (err != HTH_OK) {
+        hth_isa_unclaim();
+        return err;
     }
     d->base.ops = &cpu_ops;
     d->base.props = props;

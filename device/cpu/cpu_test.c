@@ -51,6 +51,9 @@ static void test_specification(void **state)
     assert_refused("cpu:mem=4000TiB", HTH_EINVAL, "machine");
     assert_refused("cpu:threads=0", HTH_EINVAL, "thread");
     assert_refused("cpu:threads=two", HTH_EINVAL, "number");
+    assert_refused("cpu:isa=avx3", HTH_EINVAL, "sse2, avx2 or avx512");
+    assert_refused("cpu:isa=", HTH_EINVAL, "sse2, avx2 or avx512");
+    assert_refused("fake:isa=avx2", HTH_EINVAL, "it has: mem,seed");
     assert_refused("cpu:1024", HTH_EINVAL, "at most 1023");
     assert_refused("", HTH_EINVAL, "unknown device");
 }

@@ -112,7 +112,9 @@ int hth_machine_isa(char *out, size_t cap)
 {
 #if defined(__x86_64__)
     int bytes = hth_isa_bytes();
-    if (bytes == 64) {
+    if (bytes == 64 && hth_isa_used() > 0) {
+        snprintf(out, cap, "AVX-512");
+    } else if (bytes == 64) {
         const char *vnni = __builtin_cpu_supports("avx512vnni") ? " VNNI" : "";
         snprintf(out, cap, "AVX-512%s%s", vnni, hth_isa_amx() ? " AMX" : "");
     } else {

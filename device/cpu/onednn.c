@@ -3,9 +3,9 @@
 #include "device/cpu/onednn.h"
 
 #include "base/alloc.h"
-#include "base/isa.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "device/cpu/isa_claim.h"
 #include "device/plugin.h"
 
 #include <pthread.h>
@@ -19,17 +19,11 @@ static hth_err onednn_fail(hth_err err, const char *sentence)
     return hth_fail(err, "%s", sentence);
 }
 
-// The processor's own answer is oneDNN's to find: it knows more of them than we do.
-static int onednn_vector_bytes(void)
-{
-    return hth_setting_int(HTH_SET_VECTOR_BYTES) < 64 ? hth_isa_bytes() : 64;
-}
-
 static const hth_onednn_host onednn_host = {
     .fail = onednn_fail,
     .calloc = hth_calloc,
     .free = hth_free,
-    .vector_bytes = onednn_vector_bytes,
+    .vector_bytes = hth_isa_claim_onednn,
     .team = &hth_team_openmp,
 };
 

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HTH_ONEDNN_ABI   1u // changes whenever anything here or in kernels/cpu/dnnl.h does
+#define HTH_ONEDNN_ABI   2u // changes whenever anything here or in kernels/cpu/dnnl.h does
 #define HTH_ONEDNN_ENTRY "hth_dnnl_plugin"
 #define HTH_ONEDNN_FILE  "libhearth_dnnl.so"
 
@@ -28,7 +28,8 @@ typedef struct hth_onednn_host {
     hth_err (*fail)(hth_err err, const char *sentence);
     void *(*calloc)(size_t n, size_t size);
     void (*free)(void *p);
-    int (*vector_bytes)(void); // 64: oneDNN may use what the processor has; 32: AVX2, 16: SSE
+    // What oneDNN may use: 64: AVX-512, 32: AVX2, 16: SSE4.1, its least; 0: all of the processor
+    int (*vector_bytes)(void);
     const hth_team_omp *team;
 } hth_onednn_host;
 

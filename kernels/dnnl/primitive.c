@@ -30,11 +30,26 @@ static dnnl_engine_t
 static dnnl_status_t dn_engine_status;
 static pthread_once_t dn_once = PTHREAD_ONCE_INIT;
 
+// dn_limit limits oneDNN to vectors of `bytes`; it is heard before anything else is made only.
+static dnnl_status_t dn_limit(int bytes)
+{
+    switch (bytes) {
+    case 0:
+        return dnnl_success;
+    case 64:
+        return dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
+    case 32:
+        return dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+    default:
+        return dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
+    }
+}
+
 static void dn_engine_init(void)
 {
-    int bytes = hth_dnnl_host->vector_bytes();
-    if (bytes < 64) { // heard before anything else is made only
-        dnnl_set_max_cpu_isa(bytes == 32 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41);
+    if (dn_limit(hth_dnnl_host->vector_bytes()) != dnnl_success) {
+        dn_engine_status = dnnl_unimplemented; // the program used oneDNN before us
+        return;
     }
     dn_engine_status = dnnl_engine_create(&dn_engine, dnnl_cpu, 0);
     dnnl_set_primitive_cache_capacity(DN_CACHE); // where it cannot be set it stays as it is
