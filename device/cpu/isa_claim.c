@@ -32,8 +32,8 @@ static hth_err claim_check(const char *device, int bytes)
 {
     if (claimed.n > 0 && claimed.bytes != bytes) {
         return hth_fail(HTH_EBUSY,
-                        "device %s has %s, but %s in the same process has %s: devices with "
-                        "different sets need engine.process = child",
+                        "device %s has %s, but %s in the same process has %s: each set needs a "
+                        "process of its own, as hearthd gives to devices",
                         device, claim_name(bytes).text, claimed.device,
                         claim_name(claimed.bytes).text);
     }

@@ -53,7 +53,7 @@ static void test_devices_of_a_process_share_a_set(void **state)
     hth_device *a, *b;
     assert_ok(hth_device_open("cpu:0,isa=sse2,mem=1MiB", &a));
     assert_refused("cpu:1,mem=1MiB", HTH_EBUSY, "cpu:1 has no isa, but cpu:0 in the same process");
-    assert_refused("cpu:1,isa=avx2", HTH_EBUSY, "has isa=sse2: devices");
+    assert_refused("cpu:1,isa=avx2", HTH_EBUSY, "has isa=sse2: each set");
     assert_ok(hth_device_open("cpu:1,isa=sse2,mem=1MiB", &b));
     hth_device_close(a);
     assert_int_equal(hth_isa_bytes(), 16); // the other one is open
