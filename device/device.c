@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 #include "device/cpu/machine.h"
+#include "device/quota.h"
 #include "device/spec.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@ static const struct {
     const char *options; // for people and for the check, comma separated
     hth_err (*open)(const hth_device_spec *spec, hth_device **out);
 } device_kinds[] = {
-    {"cpu", "mem,threads,isa", hth_cpu_open},
+    {"cpu", "mem,threads,isa,quota", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
     {"cuda", "mem,graphs", hth_cuda_open},
 };
@@ -103,6 +104,8 @@ static hth_err device_item(int kind, char *item, hth_device_spec *spec)
         HTH_TRY(device_threads(value, &spec->threads));
     } else if (strcmp(item, "isa") == 0) {
         HTH_TRY(device_isa(value, &spec->isa));
+    } else if (strcmp(item, "quota") == 0) {
+        HTH_TRY(hth_quota_read(value, &spec->quota));
     } else if (strcmp(item, "graphs") == 0) {
         spec->plain = strcmp(value, "off") == 0;
         if (!spec->plain && strcmp(value, "on") != 0) {
@@ -123,7 +126,7 @@ static hth_err device_spec_parse(const char *text, hth_device_spec *out)
         return hth_fail(HTH_EINVAL, "the device specification is longer than %zu bytes",
                         sizeof buf - 1);
     }
-    memset(out, 0, sizeof *out);
+    *out = (hth_device_spec){.quota = 100};
     char *items = strchr(buf, ':');
     if (items != NULL) {
         *items++ = '\0';
@@ -178,6 +181,7 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     HTH_TRY(device_spec_parse(spec, &s));
     HTH_TRY(device_kinds[device_kind_find(s.kind)].open(&s, out));
     (*out)->plain = s.plain;
+    atomic_store(&(*out)->quota_percent, s.quota);
     const hth_device_props *p = &(*out)->props;
     uint64_t all = hth_machine_memory(), own = p->host_visible ? p->budget_bytes : 0;
     (*out)->host_limit_bytes = all > own + DEVICE_HOST_MIN ? all - own : DEVICE_HOST_MIN;
@@ -191,6 +195,28 @@ void hth_device_close(hth_device *device)
         hth_stream_close(device->down);
         device->ops->close(device);
     }
+}
+
+hth_err hth_device_quota(hth_device *device, int percent)
+{
+    if (!device->props.inline_compute) {
+        return hth_fail(HTH_ENOTSUP, "device %s: only CPU devices have a quota",
+                        device->props.name);
+    }
+    atomic_store(&device->quota_percent, percent);
+    return HTH_OK;
+}
+
+int hth_device_quota_percent(const hth_device *device)
+{
+    int percent = atomic_load_explicit(&device->quota_percent, memory_order_relaxed);
+    return percent > 0 ? percent : 100;
+}
+
+bool hth_device_pause(const hth_device *device)
+{
+    int percent = hth_device_quota_percent(device);
+    return percent < 100 && hth_quota_pause(percent);
 }
 
 // A copy that is waited for, on a stream of the device's own.

@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +92,7 @@ struct hth_device {
     const struct hth_kernel_ops *kernels; // of a device that brings its own, NULL: kernels/cpu's
     const hth_device_kept *kept;          // set by who opened it; NULL: nothing is kept
     bool plain;                           // captures are not wanted
+    atomic_int quota_percent;             // hth_device_quota; 0: nobody set it, as 100
     hth_stream *up, *down;                // of put and get, opened when they are first needed
     // of the host, for what leaves the device: what there is for it (the machine's memory, less
     // this device's own where that is the same), and what is taken
@@ -108,9 +110,10 @@ struct hth_capture {
 };
 
 // hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
-// "cpu:mem=60%", "cpu:isa=avx2" (only these instructions), "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is
-// NULL. HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here, or
-// no such instructions; HTH_EBUSY: an open device of this process has others (cpu/isa_claim.h).
+// "cpu:mem=60%", "cpu:isa=avx2" (these instructions only), "cpu:quota=50%" (of its processors'
+// time), "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is NULL.
+// HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here, or no
+// such instructions; HTH_EBUSY: an open device of this process has others (cpu/isa_claim.h).
 // There are as many cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and
 // threads of its own.
 hth_err hth_device_open(const char *spec, hth_device **out);
@@ -118,6 +121,15 @@ hth_err hth_device_open(const char *spec, hth_device **out);
 hth_err hth_device_name(const char *spec, char *out, size_t cap);
 void hth_device_close(
     hth_device *device); // NULL is allowed; everything opened on it must be closed
+
+// hth_device_quota sets the percentage of its processors' time that a CPU device uses from now on,
+// 1 to 100. HTH_ENOTSUP: not a CPU device. Any thread.
+hth_err hth_device_quota(hth_device *device, int percent);
+int hth_device_quota_percent(const hth_device *device); // 100: no quota
+// hth_device_pause has the calling thread, which computes for the device, pause for a few
+// milliseconds at most if its quota wants that (quota.h). Called between kernels, where time is not
+// measured; true: it is to be called again before the next one.
+bool hth_device_pause(const hth_device *device);
 
 // hth_device_memory stores how much memory a device has by itself, and what of it nobody uses,
 // other processes included. HTH_ENOTSUP: it has none that is its own, or does not say.

@@ -11,6 +11,7 @@ typedef struct hth_device_spec {
     int index;
     char mem[32];  // as written ("2GiB", "60%"); "": the implementation's default
     int threads;   // 0: default
+    int quota;     // percent of its processors; 100: all
     int isa;       // cpu: bytes of the vectors of its only instruction set; 0: all of them
     uint64_t seed; // fake: order of execution
     bool plain;    // cuda: graphs=off

@@ -87,9 +87,11 @@ static hth_err run_kernel(const run_step *step)
 
 static void run_pause(hth_run *run)
 {
-    if (run->between != NULL) {
-        run->between(run->between_ctx);
-    }
+    do {
+        if (run->between != NULL) {
+            run->between(run->between_ctx);
+        }
+    } while (hth_device_pause(run->spec.device) && !run_canceled(run));
 }
 
 static hth_err run_launched(void *arg)

@@ -94,6 +94,7 @@ typedef enum hth_argument_type {
     X(PROBLEM,          "problem",          HTH_ARGUMENT_ANY)                                      \
     X(PROFILE,          "profile",          HTH_ARGUMENT_ANY)                                      \
     X(QUEUE,            "queue",            HTH_ARGUMENT_ANY)                                      \
+    X(QUOTA,            "quota",            HTH_ARGUMENT_TEXT)                                     \
     X(READ,             "read",             HTH_ARGUMENT_SWITCH)                                   \
     X(REMOVE,           "remove",           HTH_ARGUMENT_SWITCH)                                   \
     X(REPLAN,           "replan",           HTH_ARGUMENT_TEXT)                                     \
@@ -209,6 +210,8 @@ enum {
       HTH_TAKES_STEP | HTH_TAKES(OUT) | HTH_TAKES(PROBLEM), 0)                                     \
     X(PRECISION, precision, HTH_NEED_MODEL, HTH_COMMAND_SHORT, having, first,                      \
       HTH_TAKES_MODEL | HTH_TAKES(PRECISION), HTH_TAKES(MODEL))                                    \
+    X(QUOTA, quota, HTH_NEED_ADMIN, HTH_COMMAND_SHORT, one, first,                                 \
+      HTH_TAKES(ON) | HTH_TAKES(QUOTA), HTH_TAKES(ON) | HTH_TAKES(QUOTA))                          \
     X(STATS, stats, HTH_NEED_ANY,                                                                  \
       HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE | HTH_COMMAND_OWN_JOBS, having, stats,               \
       HTH_TAKES_MODEL, 0)                                                                          \

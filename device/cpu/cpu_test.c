@@ -54,6 +54,11 @@ static void test_specification(void **state)
     assert_refused("cpu:isa=avx3", HTH_EINVAL, "sse2, avx2 or avx512");
     assert_refused("cpu:isa=", HTH_EINVAL, "sse2, avx2 or avx512");
     assert_refused("fake:isa=avx2", HTH_EINVAL, "it has: mem,seed");
+    assert_refused("cpu:quota=0%", HTH_EINVAL, "quota '0%': expected 1% to 100%");
+    assert_refused("cpu:quota=101%", HTH_EINVAL, "1% to 100%");
+    assert_refused("cpu:quota=50", HTH_EINVAL, "1% to 100%");
+    assert_refused("cpu:quota=-5%", HTH_EINVAL, "1% to 100%");
+    assert_refused("fake:quota=50%", HTH_EINVAL, "it has: mem,seed");
     assert_refused("cpu:1024", HTH_EINVAL, "at most 1023");
     assert_refused("", HTH_EINVAL, "unknown device");
 }

@@ -96,6 +96,7 @@ static bool timing_between(void *owner)
 {
     const local_engine *e =
         (const local_engine *)((const char *)owner - offsetof(local_engine, site));
+    (void)hth_device_pause(e->site.device); // more, if owed, before the next run
     return hth_serve_tuning(&e->serve) && hth_work_point(e->site.queue);
 }
 

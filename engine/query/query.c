@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "device/plugin.h"
+#include "device/quota.h"
 #include "runtime/precision.h"
 #include "runtime/query_latency.h"
 #include "runtime/tenants/tenant.h"
@@ -114,18 +115,31 @@ static hth_err query_precision(query *q, json_t **out)
 
 static hth_err query_devices(query *q, json_t **out)
 {
-    const hth_device_props *p = &q->ms->site->device->props;
+    const hth_device *device = q->ms->site->device;
+    const hth_device_props *p = &device->props;
     hth_pool_ledger l;
     char cuda[256];
     hth_pool_ledger_get(q->ms->site->pool, &l);
     bool found = hth_plugin_cuda_probe(cuda, sizeof cuda) == HTH_OK;
     *out = json_pack(
-        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s, s:f, s:f}]}", "cuda",
+        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:f, s:f}]}", "cuda",
         found ? cuda : hth_err_detail(), "devices", "name", p->name, "description", p->description,
         "total_bytes", (json_int_t)p->total_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
         "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
-        "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint, "h2d_bytes_per_s",
-        q->ms->site->link_bytes_per_s, "d2h_bytes_per_s", q->ms->site->link_back_bytes_per_s);
+        "quota_percent", hth_device_quota_percent(device), "vector_bytes", p->vector_bytes,
+        "fingerprint", p->fingerprint, "h2d_bytes_per_s", q->ms->site->link_bytes_per_s,
+        "d2h_bytes_per_s", q->ms->site->link_back_bytes_per_s);
+    return HTH_OK;
+}
+
+// query_quota sets a device's share of its processors, and says what it is.
+static hth_err query_quota(query *q, json_t **out)
+{
+    hth_device *device = q->ms->site->device;
+    int percent;
+    HTH_TRY(hth_quota_read(query_text(q, "quota"), &percent));
+    HTH_TRY(hth_device_quota(device, percent));
+    *out = json_pack("{s:s, s:i}", "device", device->props.name, "quota_percent", percent);
     return HTH_OK;
 }
 

@@ -82,10 +82,10 @@ static void all_devices(hth_router *router, json_t *doc)
             found = name != NULL && strcmp(name, d->name) == 0 ? row : found;
         }
         if (found == NULL) {
-            found = json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s}", "name", d->name,
+            found = json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:s}", "name", d->name,
                               "description", "", "total_bytes", (json_int_t)0, "budget_bytes",
                               (json_int_t)d->budget_bytes, "used_bytes", 0, "threads", 0,
-                              "vector_bytes", 0, "fingerprint", "");
+                              "quota_percent", 0, "vector_bytes", 0, "fingerprint", "");
             json_array_append_new(rows, found);
         }
         const char *state = lost ? "lost" : "restarting";

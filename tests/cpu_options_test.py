@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A device's only instruction set: answers, kernels, times. Speaks TAP. usage: tests/isa_test.py BUILD_DIR, from the root."""
+"""A CPU device's only instruction set: answers, kernels, times; and its quota. Speaks TAP.
+
+usage: tests/cpu_options_test.py BUILD_DIR, from the root.
+"""
 import json
 import os
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import tap
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-FOLDER = tempfile.TemporaryDirectory(prefix='hearth-isa-')
+FOLDER = tempfile.TemporaryDirectory(prefix='hearth-cpu-')
 STORE = FOLDER.name + '/store'
 IMAGES = 'tests/data/digits/images.npy'
 BATCH, TRIES = 360, 5
@@ -114,5 +118,55 @@ class Isa(unittest.TestCase):
         self.assertEqual(r.returncode, 1)
 
 
+def processor_seconds(pid):
+    """What the processes that `pid` has started have used."""
+    ticks = 0
+    for child in tap.children(pid):
+        with open(f'/proc/{child}/stat', encoding='ascii') as f:
+            ticks += sum(map(int, f.read().rsplit(')', 1)[1].split()[11:13]))
+    return ticks / os.sysconf('SC_CLK_TCK')
+
+
+class Quota(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = tap.Daemon(BUILD, '--device', 'cpu:1,mem=256MiB,threads=1,quota=20%')
+        cls.url = ('--server', f'ipc://{cls.server.folder}/sock', '--json')
+        assert hearth('import', 'digits', 'tests/data/digits/digits.onnx', *cls.url).returncode == 0
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def quotas(self):
+        return [d['quota_percent'] for d in json.loads(hearth('devices', *self.url).stdout)['devices']]
+
+    def bench(self, seconds):
+        r = hearth('bench', 'digits', '--batch', '64', '--on', 'cpu:1', '--seconds', str(seconds), *self.url)
+        self.assertEqual(r.returncode, 0, r.stderr)
+
+    def test_share_of_the_processor(self):
+        self.bench(0.1)  # loaded, measured, planned
+        self.assertEqual(self.quotas(), [100, 20])
+        start, used = time.monotonic(), processor_seconds(self.server.process.pid)
+        self.bench(2)
+        share = (processor_seconds(self.server.process.pid) - used) / (time.monotonic() - start)
+        print(f'# quota 20%: {share:.3f} of a processor')
+        self.assertLess(share, 0.3)  # with all that is not computing: messages, the other device
+        self.assertGreater(share, 0.05)
+
+    def test_changed_while_it_serves(self):
+        r = hearth('quota', 'cpu:1', '70%', *self.url)
+        self.assertEqual(json.loads(r.stdout), {'device': 'cpu:1', 'quota_percent': 70})
+        self.assertEqual(self.quotas(), [100, 70])
+        for args, sentence in ((('cpu:1', '0%'), "quota '0%': expected 1% to 100%"), (('cpu:1', '70'), "quota '70': expected"),
+                               (('cpu:7', '70%'), "there is no device 'cpu:7' (there are: cpu:0, cpu:1)")):
+            r = hearth('quota', *args, *self.url)
+            self.assertNotEqual(r.returncode, 0)
+            self.assertIn(sentence, r.stderr)
+        self.assertEqual(self.quotas(), [100, 70])
+        self.assertEqual(hearth('quota', 'cpu:1', '20%', *self.url).returncode, 0)
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Isa]))
+    sys.exit(tap.run([Isa, Quota]))
