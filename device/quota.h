@@ -6,9 +6,9 @@
 // The account is a token bucket of processor time, one for each thread that issues kernels; its
 // team computes and pauses with it. Time of a thread, not the clock's: who waits for a processor,
 // or for work, owes nothing. Credit is capped at HTH_QUOTA_CREDIT_NS, a debt is not: a kernel
-// longer than that is paid for by pauses after it. Shorter pauses than HTH_QUOTA_PAUSE_NS would cost
-// more than they give. Both are small against 100 ms, so that the share is kept in any such window
-// if kernels are short.
+// longer than that is paid for by pauses after it. Pauses below HTH_QUOTA_PAUSE_NS would cost more
+// than they give. Both are small against 100 ms, so that the share is kept in any such window if
+// kernels are short.
 #ifndef HTH_DEVICE_QUOTA_H
 #define HTH_DEVICE_QUOTA_H
 

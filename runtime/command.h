@@ -82,6 +82,7 @@ typedef enum hth_argument_type {
     X(ON,               "on",               HTH_ARGUMENT_TEXT)                                     \
     X(OPTIMIZER,        "optimizer",        HTH_ARGUMENT_TEXT)                                     \
     X(OUT,              "out",              HTH_ARGUMENT_ANY)                                      \
+    X(PAIRS,            "pairs",            HTH_ARGUMENT_SWITCH)                                   \
     X(PATIENCE,         "patience",         HTH_ARGUMENT_ANY)                                      \
     X(PIN,              "pin",              HTH_ARGUMENT_SWITCH)                                   \
     X(PLAN_MS,          "plan-ms",          HTH_ARGUMENT_NUMBER)                                   \
@@ -198,7 +199,7 @@ enum {
     X(BENCH, bench, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                    \
       HTH_TAKES_STEP | HTH_TAKES(SECONDS) | HTH_TAKES(STEPS), 0)                                   \
     X(CONVSEL, convsel, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                \
-      HTH_TAKES_STEP | HTH_TAKES(AGAIN), 0)                                                        \
+      HTH_TAKES_STEP | HTH_TAKES(AGAIN) | HTH_TAKES(PAIRS), 0)                                     \
     X(CURVE, curve, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first, HTH_TAKES_STEP, 0)                 \
     X(DEVICES, devices, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, all, devices,       \
       HTH_TAKES(ON), 0)                                                                            \

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A CPU device's only instruction set: answers, kernels, times; and its quota. Speaks TAP.
+"""A CPU device's only instruction set: answers, kernels, times; its quota; what overlaps on two threads. Speaks TAP.
 
 usage: tests/cpu_options_test.py BUILD_DIR, from the root.
 """
@@ -168,5 +168,36 @@ class Quota(unittest.TestCase):
         self.assertEqual(hearth('quota', 'cpu:1', '20%', *self.url).returncode, 0)
 
 
+class Pairs(unittest.TestCase):
+    def test_table_and_picture(self):
+        device, picture = 'cpu:mem=256MiB,threads=2', FOLDER.name + '/pairs.svg'
+        if not os.path.exists(STORE):
+            self.assertEqual(hearth('import', 'digits', 'tests/data/digits/digits.onnx', device=device).returncode, 0)
+        pairs = ('convsel', 'digits', '--batch', '64', '--pairs')
+        r = hearth(*pairs, '--json', '--svg', picture, device=device)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        doc = json.loads(r.stdout)
+        alone = {c['class']: c['alone_us'] for c in doc['classes']}
+        self.assertLessEqual({'convolution', 'copy', 'reduction'}, set(alone))
+        n = len(alone)
+        self.assertEqual(len(doc['pairs']), n * (n + 1) // 2)
+        for p in doc['pairs']:
+            a, b = alone[p['first']], alone[p['second']]
+            self.assertAlmostEqual(p['oef'], (a + b - p['together_us']) / min(a, b), places=6)
+        with open(picture, encoding='utf-8') as f:
+            self.assertEqual(f.read().count('<rect x='), n * n)
+        again = json.loads(hearth(*pairs, '--json', device=device).stdout)  # from the store
+        for p, q in zip(doc['pairs'], again['pairs'] if not doc['disturbed'] else []):
+            self.assertAlmostEqual(p['together_us'], q['together_us'], delta=0.1)
+        self.assertIn('together_us', hearth(*pairs, device=device).stdout)
+
+    def test_refusals(self):
+        r = hearth('convsel', 'digits', '--batch', '64', '--svg', FOLDER.name + '/no.svg', device=cpu(None))
+        self.assertIn('add --pairs', r.stderr)
+        r = hearth('convsel', 'digits', '--batch', '64', '--pairs', device=cpu(None))
+        self.assertIn('two threads or more', r.stderr)
+        self.assertEqual(r.returncode, 1)
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Isa, Quota]))
+    sys.exit(tap.run([Isa, Quota, Pairs]))

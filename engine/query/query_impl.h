@@ -41,5 +41,6 @@ hth_err query_bench(query *call, json_t **out);
 hth_err query_plan(query *call, json_t **out);
 hth_err query_curve(query *call, json_t **out);
 hth_err query_convsel(query *call, json_t **out);
+hth_err query_pairs(query *call, json_t **out); // of query_convsel
 
 #endif

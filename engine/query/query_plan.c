@@ -218,6 +218,9 @@ static hth_err convsel_rows(void *ctx, const hth_program *program)
 
 hth_err query_convsel(query *call, json_t **out)
 {
+    if (json_is_true(json_object_get(call->args, "pairs"))) {
+        return query_pairs(call, out);
+    }
     convsel_answer a = {.site = call->ms->site,
                         .rows = json_array(),
                         .again = json_is_true(json_object_get(call->args, "again"))};
