@@ -27,14 +27,16 @@ static void part_points(kmeans_job *job, size_t points, uint64_t took_ns)
 static hth_err job_part(void *arg)
 {
     kmeans_job *job = arg;
-    uint64_t start_ns = hth_now_ns(), now_ns = start_ns;
+    uint64_t start_ns = hth_now_ns(), now_ns;
     size_t before;
     do {
+        while (hth_device_pause(job->ms->site->device)) {
+        }
+        uint64_t then_ns = hth_now_ns();
         size_t points = job->points;
         before = job->at.pass;
         HTH_TRY(hth_kmeans_go(job->run, points));
         job->at = hth_kmeans_where(job->run);
-        uint64_t then_ns = now_ns;
         now_ns = hth_now_ns();
         if (job->at.pass == before + points) { // else fewer were left
             part_points(job, points, now_ns - then_ns);
