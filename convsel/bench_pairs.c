@@ -241,14 +241,17 @@ static hth_err unit_time(const pair_unit *unit, double *us)
 // How often the operators of a class run in each of its units.
 static hth_err unit_repeat(pair_unit units[PAIR_UNITS])
 {
-    double us, runs = 1;
+    double us;
+    int runs = 1;
     for (int k = 0; k < PAIR_UNITS; k++) {
         HTH_TRY(unit_run(&units[k])); // the first run of each
     }
     HTH_TRY(unit_time(&units[PAIR_BOTH], &us));
-    runs = us < PAIR_US ? PAIR_US / (us > 0 ? us : 1) + 1 : 1;
+    while (runs < PAIR_RUNS && runs * us < PAIR_US) {
+        runs++;
+    }
     for (int k = 0; k < PAIR_UNITS; k++) {
-        units[k].runs = runs < PAIR_RUNS ? (int)runs : PAIR_RUNS;
+        units[k].runs = runs;
     }
     return HTH_OK;
 }
@@ -393,11 +396,12 @@ static hth_err pairs_take(const hth_device *device, const hth_graph *graph,
     }
     bench->graph = graph;
     bench->cache = cache;
-    hth_err err = pairs_open(bench, device, pairs);
-    if (err == HTH_OK && (err = other_open(&bench->other)) == HTH_OK) {
-        err = pairs_run(bench, pairs);
-        other_close(&bench->other);
-    }
+    hth_err err;
+    HTH_GOTO(pairs_open(bench, device, pairs), out);
+    HTH_GOTO(other_open(&bench->other), out);
+    err = pairs_run(bench, pairs);
+    other_close(&bench->other);
+out:
     for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
         for (int k = 0; k < PAIR_UNITS; k++) {
             unit_close(&bench->unit[c][k]);

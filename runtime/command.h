@@ -201,6 +201,8 @@ enum {
     X(CONVSEL, convsel, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                \
       HTH_TAKES_STEP | HTH_TAKES(AGAIN) | HTH_TAKES(PAIRS), 0)                                     \
     X(CURVE, curve, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first, HTH_TAKES_STEP, 0)                 \
+    X(DEVICE_QUOTA, device_quota, HTH_NEED_ADMIN, HTH_COMMAND_SHORT, one, first,                   \
+      HTH_TAKES(ON) | HTH_TAKES(QUOTA), HTH_TAKES(ON) | HTH_TAKES(QUOTA))                          \
     X(DEVICES, devices, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, all, devices,       \
       HTH_TAKES(ON), 0)                                                                            \
     X(LATENCY, latency, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, all, latency,       \
@@ -211,8 +213,6 @@ enum {
       HTH_TAKES_STEP | HTH_TAKES(OUT) | HTH_TAKES(PROBLEM), 0)                                     \
     X(PRECISION, precision, HTH_NEED_MODEL, HTH_COMMAND_SHORT, having, first,                      \
       HTH_TAKES_MODEL | HTH_TAKES(PRECISION), HTH_TAKES(MODEL))                                    \
-    X(QUOTA, quota, HTH_NEED_ADMIN, HTH_COMMAND_SHORT, one, first,                                 \
-      HTH_TAKES(ON) | HTH_TAKES(QUOTA), HTH_TAKES(ON) | HTH_TAKES(QUOTA))                          \
     X(STATS, stats, HTH_NEED_ANY,                                                                  \
       HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE | HTH_COMMAND_OWN_JOBS, having, stats,               \
       HTH_TAKES_MODEL, 0)                                                                          \

@@ -132,8 +132,8 @@ static hth_err query_devices(query *q, json_t **out)
     return HTH_OK;
 }
 
-// query_quota sets a device's share of its processors, and says what it is.
-static hth_err query_quota(query *q, json_t **out)
+// query_device_quota sets a device's share of its processors, and says what it is.
+static hth_err query_device_quota(query *q, json_t **out)
 {
     hth_device *device = q->ms->site->device;
     int percent;

@@ -4,7 +4,7 @@
 
 static int cmd_quota(hth_cli *cli)
 {
-    return hth_cmd_query(cli, "quota",
+    return hth_cmd_query(cli, "device_quota",
                          json_pack("{s:s, s:s}", "on", cli->args[0], "quota", cli->args[1]));
 }
 
