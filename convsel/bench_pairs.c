@@ -321,7 +321,8 @@ static hth_err pair_time(pair_other *other, const pair_unit *mine, const pair_un
         sched_yield();
     }
     *us = (double)(hth_now_ns() - from_ns) / 1e3;
-    return err != HTH_OK ? err : hth_err_restore(other->err, other->detail);
+    HTH_TRY(err);
+    return hth_err_restore(other->err, other->detail);
 }
 
 // ---- all

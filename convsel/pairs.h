@@ -46,7 +46,8 @@ hth_pair_class hth_pair_class_of(hth_op op);
 double hth_pairs_oef(const hth_pairs *pairs, hth_pair_class a, hth_pair_class b);
 // hth_pairs_measure measures the classes of `graph` on `device`, or reads from `cache` (NULL: there
 // is none) what was measured before and not disturbed, unless `again`. Takes some seconds, on the
-// device's owner thread and another. HTH_ENOTSUP: not a CPU device with two threads or more; HTH_ENOMEM.
+// device's owner thread and another. HTH_ENOTSUP: not a CPU device with two threads or more;
+// HTH_ENOMEM.
 hth_err hth_pairs_measure(hth_device *device, const hth_graph *graph, const hth_timing_cache *cache,
                           bool again, hth_pairs *out);
 

@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
+SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/devices tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
@@ -39,7 +39,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cud
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow fork job_owner \
-            joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
+            devices/cpu_options joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)

@@ -3,7 +3,7 @@
 # What hearth says of CUDA where pieces of it are absent: the plug-in itself, or one of another version; then, with libraries made
 # here that have every name and do nothing, the driver, cuDNN and cublasLt, a cuDNN of another version, one that lacks a function,
 # a driver without a device; last, the toolkit's own libraries. `hearth devices` succeeds and says it; who asks for cuda:0 is
-# refused with the same words. Speaks TAP. usage: tests/cuda_absent_test.sh BUILD_DIR
+# refused with the same words. Speaks TAP. usage: tests/devices/cuda_absent_test.sh BUILD_DIR
 set -u
 build=$1 cc=${CC:-cc} home=${CUDA_HOME:-/usr/local/cuda}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-cuda.XXXXXX")

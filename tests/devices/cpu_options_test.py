@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A CPU device's only instruction set: answers, kernels, times; its quota; what overlaps on two threads. Speaks TAP.
 
-usage: tests/cpu_options_test.py BUILD_DIR, from the root.
+usage: tests/devices/cpu_options_test.py BUILD_DIR, from the root.
 """
 import json
 import os
@@ -13,7 +13,9 @@ import tempfile
 import time
 import unittest
 
-import tap
+sys.path.insert(0, 'tests')
+
+import tap  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 FOLDER = tempfile.TemporaryDirectory(prefix='hearth-cpu-')
