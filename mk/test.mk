@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests, the same under sanitizers, fuzzers, and what reads the code. tests/README.md: which test lives where, how
 # to run one.
-TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda))
+TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda tests/independence))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
 SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/devices tests/security tests/remote tests/gpu,$d/*_test.sh $d/*_test.py))
 
@@ -37,7 +37,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cud
             $(patsubst %,$(B)/planner/%_test,plan_curve plan_inference plan_least plan_limit plan_policy plan_train) \
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
-            $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
+            $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow fork job_owner \
             devices/cpu_options joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
             $(addprefix remote/,cluster content http kill network owner) \
@@ -67,7 +67,7 @@ check-asan: ## test under the address and undefined-behaviour sanitizers
 # and the kernels are not instrumented; openmp_test and the tests of the server run them with several threads. Of
 # CUDA's, those with an engine, over the fake driver; of the scripts, those in which many clients are at a
 # hearthd. Reports are read after the tests: a process that a test starts has its own, and is often killed.
-TSAN_NOT := graph/% planner/% kernels/% tests/cuda/% tests/%_values_test.c tests/winograd_% tests/specialize_%
+TSAN_NOT := graph/% planner/% kernels/% tests/cuda/% tests/independence/% tests/%_values_test.c tests/winograd_% tests/specialize_%
 TSAN_TESTS := $(filter-out $(TSAN_NOT),$(TESTS)) kernels/dnnl/openmp_test.c \
             $(patsubst %,tests/cuda/cuda_%_test.c,devices engine metrics tenant)
 TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,clients metrics remote/http security/bodies security/security)
