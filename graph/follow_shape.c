@@ -76,21 +76,25 @@ static void regroup(hth_follow *follow, hth_track *track)
     hth_follow_out(follow, 0, track);
 }
 
-// Is `size` a product of some of input 0's dimensions, and at most FEW times that? All of them
-// being at least 1, so is the product, and no more than a tensor can have elements.
-#define FEW 65536
+// Is `size` a product of some of input 0's dimensions, which are at least 1, and of no more than the
+// numbers among the others come to? Then it is at least 1, and no more than a tensor has elements.
 static bool product_of_dims(hth_follow *follow, hth_size size)
 {
     const hth_track *x = hth_follow_in(follow, 0);
-    int64_t left;
+    int64_t left, dim, room = 1;
     for (int d = 0; d < x->rank; d++) {
         hth_size rest = hth_size_quotient(follow->sizes, size, x->dim[d]);
         if (!hth_size_at_least_1(follow->sizes, x->dim[d])) {
             return false;
         }
-        size = rest != HTH_SIZE_OTHER ? rest : size;
+        if (rest != HTH_SIZE_OTHER) {
+            size = rest;
+        } else if (hth_size_value(follow->sizes, x->dim[d], &dim) &&
+                   __builtin_mul_overflow(room, dim, &room)) {
+            return false;
+        }
     }
-    return hth_size_value(follow->sizes, size, &left) && left >= 1 && left <= FEW;
+    return hth_size_value(follow->sizes, size, &left) && left >= 1 && left <= room;
 }
 
 // reshape_dim is the dimension that element d of Reshape's second input asks for, where it is not

@@ -21,7 +21,6 @@
 // A size of b bits is less than 2^b, without its sign.
 #define SIZE_DIM_BITS     31 // of an input's
 #define SIZE_LENGTH_BITS  63 // of others: a tensor without elements may have any
-#define SIZE_SAMPLES_BITS 17 // batch.max is 65536 at most
 #define SIZE_ANY_BITS     64
 
 typedef struct size_row {
@@ -172,7 +171,7 @@ static int number_bits(int64_t n)
 static int size_bits(const hth_sizes *sizes, hth_size size)
 {
     const size_row *r = &sizes->row[size];
-    int bits = number_bits(r->factor) + (r->samples > 0 ? SIZE_SAMPLES_BITS : 0);
+    int bits = number_bits(r->factor) + (r->samples > 0 ? HTH_SIZE_SAMPLES_BITS : 0);
     for (int i = 0; i < r->n; i++) {
         bits += sizes->symbol[r->symbol[i]].bits;
     }

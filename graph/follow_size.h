@@ -22,8 +22,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef int hth_size;    // a row of the table
-#define HTH_SIZE_OTHER 0 // changes with the number of samples, nobody knows how
+typedef int hth_size;            // a row of the table
+#define HTH_SIZE_OTHER        0  // changes with the number of samples, nobody knows how
+#define HTH_SIZE_SAMPLES_BITS 17 // N is less than 2^17: batch.max is 65536 at most
 
 typedef struct hth_sizes hth_sizes;
 

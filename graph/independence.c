@@ -357,7 +357,7 @@ static hth_err prove(hth_follow *follow, hth_independence *out)
 
 bool hth_independence_covers(const hth_tensor *inputs, int n, int64_t samples)
 {
-    bool covers = samples > 0;
+    bool covers = samples > 0 && samples < 1 << HTH_SIZE_SAMPLES_BITS;
     for (int i = 0; i < n; i++) {
         int64_t elements = samples;
         for (int d = 1; d < inputs[i].shape.rank; d++) {

@@ -30,7 +30,8 @@ hth_err hth_independence_prove(const hth_graph *graph, hth_independence *out);
 
 // hth_independence_covers says whether a proof holds for runs of `samples` samples that are like
 // those of `inputs`, n tensors with samples along their first dimension: none is empty, since
-// Reshape copies a dimension where it is told 0, and none has more elements than int32 can count.
+// Reshape copies a dimension where it is told 0, and none has more elements than int32 can count;
+// there are fewer than 2^17 samples.
 bool hth_independence_covers(const hth_tensor *inputs, int n, int64_t samples);
 
 #endif

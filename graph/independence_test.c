@@ -433,10 +433,13 @@ static void test_covers(void **state)
 {
     const hth_tensor some[] = {{.shape = {2, {3, 4}}}, {.shape = {3, {3, 2, 1 << 20}}}};
     const hth_tensor empty[] = {{.shape = {2, {3, 4}}}, {.shape = {2, {3, 0}}}};
+    const hth_tensor thin[] = {{.shape = {2, {3, 4}}}};
     const hth_tensor wide[] = {{.shape = {4, {1, INT64_MAX, 1, 8}}}};
     assert_true(hth_independence_covers(some, 2, 1));
     assert_true(hth_independence_covers(some, 2, 1023));
     assert_false(hth_independence_covers(some, 2, 1024));
+    assert_true(hth_independence_covers(thin, 1, 131071));
+    assert_false(hth_independence_covers(thin, 1, 131072)); // shape arithmetic may compare with it
     assert_false(hth_independence_covers(some, 2, 0));
     assert_false(hth_independence_covers(empty, 2, 3));
     assert_false(hth_independence_covers(wide, 1, 1));

@@ -333,13 +333,16 @@ static void check(tally *t, const hth_graph *graph, const batch *b, const char *
     }
 }
 
-// A batch of values that differ, for inputs of floats; only the first dimension is open.
-static batch sketch_batch(const hth_graph *graph, int64_t samples)
+// A batch of values that differ, for inputs of floats. open: of dimensions other than the first.
+static batch sketch_batch(const hth_graph *graph, int64_t samples, int64_t open)
 {
     batch b = {.n = graph->n_inputs};
     for (int i = 0; i < graph->n_inputs; i++) {
         hth_tensor *t = &b.t[i];
         *t = (hth_tensor){.dtype = HTH_DT_F32, .shape = graph->values[graph->inputs[i]].shape};
+        for (int d = 0; d < t->shape.rank; d++) {
+            t->shape.dim[d] = t->shape.dim[d] < 0 ? open : t->shape.dim[d];
+        }
         t->shape.dim[0] = samples;
         t->bytes = (size_t)hth_shape_elements(&t->shape) * sizeof(float);
         t->data = hth_alloc_aligned(t->bytes, 64);

@@ -402,7 +402,7 @@ static bool sketch_take(sketch *k, const char *text)
         }
     }
     for (int64_t samples = 1; samples <= 3 && fits; samples++) {
-        batch b = sketch_batch(g, samples);
+        batch b = sketch_batch(g, samples, 2);
         hth_stage stage;
         fits = hth_specialize(g, b.t, hth_ref_eval, NULL, &stage) == HTH_OK;
         fits = fits && stage.rest == NULL && stage.value_inputs == 0;
@@ -445,7 +445,7 @@ static void sketch_check(sketch *k, tally *t)
     const char *other = draw(k, 3) == 0 ? pick(k, HTH_DT_F32)->name : "";
     snprintf(text, sizeof text, "%s; -> %s %s", k->text, last, other);
     hth_graph *g = words_graph(text);
-    batch b = sketch_batch(g, 5);
+    batch b = sketch_batch(g, 5, 2);
     check(t, g, &b, text, k->state % 4 == 0);
     batch_free(&b);
     hth_graph_free(g);
@@ -544,6 +544,8 @@ static void test_layouts(void **state)
         "x:N,4; s=Shape(x) end=1; k=BitwiseOr(#1 #0); u=Identity(k)",
         "x:N,4; s=Shape(x) end=1; k=BitwiseOr(#-1 #0); u=Identity(k)",
         "x:N,4; s=Shape(x) end=1; k=BitwiseOr(#4 #0); u=Identity(k)",
+        "x:N,4; z:N,T; s=Shape(x) end=1; u=Shape(z) start=1",
+        "x:N,4; z:N,T,4; s=Shape(x) end=1; u=Shape(z) start=1 end=2",
     };
     static const family f = {"layouts",
                              TABLE(inputs),
@@ -641,8 +643,9 @@ static void arithmetic_put(sketch *k, const char *text, bool names)
 
 static void arithmetic_write(sketch *k)
 {
-    snprintf(k->text, sizeof k->text, "x:N,4; n=Shape(x) end=1");
+    snprintf(k->text, sizeof k->text, "x:N,4; z:N,T; n=Shape(x) end=1; m=Shape(z) start=1");
     sketch_name(k, "n", HTH_DT_I64, &(hth_shape){1, {1}});
+    sketch_name(k, "m", HTH_DT_I64, &(hth_shape){1, {1}});
     for (unsigned hidden = 1 + draw(k, 3); hidden > 0; hidden--) {
         arithmetic_put(k, "$_a=BitwiseOr(#{%x|%x|%x|0|0|1|-1|4} #0); $=Identity($_a)", true);
     }
@@ -656,13 +659,14 @@ static void arithmetic_write(sketch *k)
 
 static void test_arithmetic(void **state)
 {
+    static const int64_t open[] = {1, 2, 3, 4, 256};
     tally t = {.graphs = 0};
     int graphs = (int)environment("HEARTH_TEST_GRAPHS", 20000);
     while (t.graphs < graphs) {
         sketch *k = sketch_open(3, (uint64_t)t.graphs);
         arithmetic_write(k);
         hth_graph *g = words_graph(k->text);
-        batch b = sketch_batch(g, 5);
+        batch b = sketch_batch(g, 5, open[draw(k, sizeof open / sizeof open[0])]);
         check(&t, g, &b, k->text, k->state % 4 == 0);
         batch_free(&b);
         hth_graph_free(g);
