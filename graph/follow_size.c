@@ -19,9 +19,9 @@
 #define SIZE_WHOLE   (INT64_C(1) << 24) // whole numbers up to here are exact in single precision
 
 // A size of b bits is less than 2^b, without its sign.
-#define SIZE_DIM_BITS     31 // of an input's
-#define SIZE_LENGTH_BITS  63 // of others: a tensor without elements may have any
-#define SIZE_ANY_BITS     64
+#define SIZE_DIM_BITS    31 // of an input's
+#define SIZE_LENGTH_BITS 63 // of others: a tensor without elements may have any
+#define SIZE_ANY_BITS    64
 
 typedef struct size_row {
     int64_t factor;
@@ -738,7 +738,8 @@ hth_size hth_size_broadcast(hth_sizes *sizes, hth_size a, hth_size b)
         hth_size x = i == 0 ? a : b;
         hth_size y = i == 0 ? b : a;
         const size_row *r = &sizes->row[x];
-        const size_symbol *m = r->n == 1 && r->factor == 1 ? &sizes->symbol[r->symbol[0]] : NULL;
+        bool alone = r->samples == 0 && r->n == 1 && r->factor == 1;
+        const size_symbol *m = alone ? &sizes->symbol[r->symbol[0]] : NULL;
         if (m != NULL && m->how == HTH_OP_MIN &&
             ((m->a == y && hth_size_at_least_1(sizes, m->b)) ||
              (m->b == y && hth_size_at_least_1(sizes, m->a)))) {

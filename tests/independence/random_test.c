@@ -502,6 +502,64 @@ static void test_operators(void **state)
     family_check(&f, 1);
 }
 
+// ---- addresses
+//
+// Samples' numbers, and what is added to them or made of them, address samples.
+
+static const char *const addresses[] = {
+    "$={Add|Add|Mul|Mul|Sub|Max}(%i {%i|%i|#s0|#s1|#s2|#s4|#0|#1|#4|#0,1|#1,0,2|#s3})",
+    "$=Mod(%i {#s2|#s4|#3|#1})",
+    "$=Unsqueeze(%i {#0|#1|#-1})",
+    "$=Reshape(%i {#-1|#-1,1|#-1,2|#1,-1|#2,-1})",
+    "$=Transpose(%i)",
+    "$=Concat(%i %i) axis={0|1|-1}",
+    "$=Tile(%i {#2|#1,2|#2,1})",
+    "$=Expand(%i {#2,1|#3|#1,3})",
+    "$=Slice(%i {#0|#1} {#1|#2|#9223372036854775807} {#0|#1|#-1})",
+    "$_c=Cast(%i) to={6|7|1|3|9}; $=Cast($_c) to=7",
+    "$=Identity(%i)",
+    "$=ArgMax(%v) axis=%a keepdims={0|1}",
+    "$_y $=TopK(%v #{1|2}) axis=%a",
+    "$_s=Shape(%v) end=1; $_n=Squeeze($_s #0); $=Range(#s0 $_n #s1)",
+    "$_s=Shape(%v) end=1; $_n=Squeeze($_s #0); $_r=Range(#s0 $_n #s1); $_m=Mul($_r #s%n); "
+    "$_a=ArgMax(%v) axis=1 keepdims=0; $=Add($_m $_a)",
+    "$=CumSum(%i #s{0|1})",
+    "$=ReduceSum(%i #{0|1}) keepdims={0|1}",
+    "$=Gather(%i %i) axis={0|1}",
+    "$=Where(g %i %i)",
+};
+
+static const char *const addressed[] = {
+    "$=Gather(%v %i) axis=%a",
+    "$=Gather(%v %i)",
+    "$=GatherND(%v %i) batch_dims={0|0|1}",
+    "$=ScatterND(%v %i %w) reduction='{none|add|max}'",
+    "$=GatherElements(%v %i) axis=%a",
+    "$=ScatterElements(%v %i %w) axis=%a",
+    "$=OneHot(%i #s4 #v0,1) axis={-1|0|1}",
+    "$_f=Reshape(%v {#-1|#-1,%l|#-1,2|#-1,%h}); $=Gather($_f %i)",
+    "$_f=Reshape(%v {#-1|#-1,%l|#-1,2}); $=GatherND($_f %i)",
+    "$_c=Cast(%i) to=1; $=Add(%v $_c)",
+    "$=Gather(#f8,{2|4} %i)",
+    "$=Reshape(%v {#-1,%l|#-1,%n,%l|#-1,4|#-1})",
+    "$=Add(%v %w)",
+    "$=Transpose(%v) perm=%p",
+};
+
+static void test_addresses(void **state)
+{
+    static const char *const inputs[] = {
+        "x:N,4; s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); g=Greater(r #s-1)",
+        "x:N,2,4; s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); g=Less(r #s2)",
+        "x:N,4; z:N; s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); g=Greater(z #v0)",
+        "x:N,4; z:N,2; s=Shape(x) end=1; n=Squeeze(s #0); k=Range(#s0 n #s1); r=Unsqueeze(k #1); "
+        "g=Greater(z #v0)",
+    };
+    static const family f = {
+        "addresses", TABLE(inputs), {TABLE(addresses), TABLE(addressed)}, 2, 7, 6000, 50, 50};
+    family_check(&f, 4);
+}
+
 // ---- shapes that are computed
 //
 // Numbers that the proof does not know (BitwiseOr is none of its arithmetic) decide how tensors are
@@ -565,6 +623,7 @@ static void test_layouts(void **state)
 
 #define IN_TYPE(to, ops)                                                                           \
     "$_a=Cast(%i) to=" to "; $_b=Cast(%i) to=" to "; $_c=" ops "($_a $_b); $=Cast($_c) to=7"
+#define PAIR   "$_z=Concat(%j %k) axis=0; "
 #define VECTOR "$_l=Concat(%i #0) axis=0; $_z=ConstantOfShape($_l); "
 
 static const char *const arithmetic[] = {
@@ -626,6 +685,35 @@ static const char *const claims[] = {
     "$_z=Tile(#f{1|2|3} %j); $_a=Shape($_z); $_b=Mul(%j #{1|2|3}); g=Equal($_a $_b)",
     "$_z=Expand(#f1 %j); $_a=Shape($_z); g=Equal($_a %j)",
     "$_u=Squeeze(%j); $_z=Range(#s0 $_u #s1); $_a=Shape($_z); g=Equal($_a %j)",
+    PAIR "$_a=Reduce{Sum($_z #0); $_b=Add|Prod($_z #0); $_b=Mul|Max($_z #0); $_b=Max|"
+         "Min($_z #0); $_b=Min}(%j %k); g=Equal($_a $_b)",
+    "$_a=Neg(%j); $_b=Neg($_a); g=Equal($_b %j)",
+    "$_a=Mod(%j %k) fmod={0|1}; g={Less($_a %k)|GreaterOrEqual($_a #0)|Equal($_a %j)}",
+    "$_c=Cast(%j) to=9; $_n=Not($_c); $_a=Cast($_n) to=7; g=Equal($_a #{0|1})",
+    "$_c=Cast(%j) to=9; $_d=Cast(%k) to=9; $_e={And|Or|Xor}($_c $_d); $_a=Cast($_e) to=7; "
+    "g=Equal($_a #{0|1})",
+    "$_c=Cast(%j) to=9; $_y=Compress(#5 $_c); $_s=Shape($_y); g=Equal($_s #{0|1})",
+    "$_c=Cast(%j) to=6; $_d=Cast(%k) to=6; $_m=Mul($_c $_d); $_b=Div($_m $_d); "
+    "$_p=Cast($_b) to=7; $_q=Cast($_c) to=7; g=Equal($_p {$_q|%j})",
+    "$_c=Cast(%j) to={1|11}; $_d={Ceil|Floor|Round|Neg|Abs}($_c); $_a=Cast($_d) to=7; "
+    "g=Equal($_a %j)",
+    "$_l=Concat(#1,1 %j) axis=0; $_z=ConstantOfShape($_l); $_p={MaxPool|AveragePool}($_z) "
+    "kernel_shape={1|2|3} strides={1|2} ceil_mode={0|1}; $_s=Shape($_p) start=2; "
+    "g={Equal($_s %j)|Greater($_s #0)|GreaterOrEqual($_s %j)}",
+    "$_z=ConstantOfShape(%j); $_r=Resize($_z _ {_ %k|#v2|#v1}) mode='nearest'; $_s=Shape($_r); "
+    "g=Equal($_s {%j|%k})",
+    "$_k=Squeeze(%k); $_h=OneHot(#s1 $_k #v0,1); $_s=Shape($_h); g=Equal($_s %k)",
+    // elements that are moved
+    PAIR "$_f=Concat($_z #3) axis=0; $_y=Slice($_f #{-1|2|1|0|5|-9} #{-9|0|-1|9|2} #0 #{-1|-2|1}); "
+         "$_a=Gather($_y #{0|1|-1}); g=Equal($_a {%j|%k|#3})",
+    PAIR "$_f=Concat($_z #3 #5) axis=0; $_m=Reshape($_f #2,2); $_t=Transpose($_m); "
+         "$_r=Reshape($_t #-1); $_a=Gather($_r #{0|1|2|3}); g=Equal($_a {%j|%k|#3|#5})",
+    PAIR "$_m=Reshape($_z #2,1); $_e={Add|Sub|Max}($_m $_z); $_r=Reshape($_e #-1); "
+         "$_a=Gather($_r #{0|1|2|3}); $_b={Add|Sub|Max}(%j %k); g=Equal($_a {$_b|#0|%j})",
+    PAIR "$_f=Concat($_z #3) axis=0; $_y $_w=Split($_f) axis=0 num_outputs=2; "
+         "$_a=Gather({$_y|$_w} #{0|-1}); g=Equal($_a {%j|%k|#3})",
+    "$_l=Concat(%j %k #3) axis=0; $_z=ConstantOfShape($_l); $_s=Shape($_z) start={0|1|-1|-2} "
+    "end={1|2|3|-1}; $_a=Gather($_s #{0|-1}); g=Equal($_a {%j|%k|#3})",
 };
 
 static void arithmetic_put(sketch *k, const char *text, bool names)
@@ -679,6 +767,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operators),
+        cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_arithmetic),
     };
