@@ -24,8 +24,9 @@ first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 RUN_TESTS = $(Q)HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
 # What check-fast leaves out, by measured time (tests/README.md).
-SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cuda/cuda_test $(B)/engine/engine_test \
-            $(B)/engine/process/proxy_test $(B)/engine/router/router_test \
+SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/bench_pairs_test $(B)/device/cuda/cuda_test \
+            $(B)/engine/engine_test \
+            $(B)/engine/process/proxy_test $(B)/engine/router/router_test $(B)/engine/router/router_group_test \
             $(patsubst %,$(B)/engine/serve/%_test,memory_wait train_overlap_job load serve instance instances batcher_load) \
             $(patsubst %,$(B)/engine/train/%_test,checkpoint train_bad train_eval train_keep train replan trainer_resize) \
             $(patsubst %,$(B)/engine/train/queue/%_test,train_fair train_commands train_grow train_record) \
@@ -39,7 +40,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/device/cud
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow fork job_owner \
-            devices/cpu_options joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions \
+            devices/cpu_options joined metrics outputs page python read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
