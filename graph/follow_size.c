@@ -162,20 +162,34 @@ static hth_size symbol_intern(hth_sizes *sizes, const size_symbol *symbol)
 
 // ---- how large a size can be
 
+// How many bits a product with n has more than the other factor.
+static int factor_bits(int64_t n)
+{
+    uint64_t more = n < 0 ? -(uint64_t)n : (uint64_t)n;
+    return more > 1 ? 64 - __builtin_clzll(more - 1) : 0;
+}
+
+// 2^62 itself is not less than 2^62.
 static int number_bits(int64_t n)
 {
     uint64_t more = n < 0 ? -(uint64_t)n : (uint64_t)n;
-    return more > 1 ? 64 - __builtin_clzll(more - 1) : 0; // a product with n has so many more
+    return more > 0 ? 64 - __builtin_clzll(more) : 0;
 }
 
 static int size_bits(const hth_sizes *sizes, hth_size size)
 {
     const size_row *r = &sizes->row[size];
-    int bits = number_bits(r->factor) + (r->samples > 0 ? HTH_SIZE_SAMPLES_BITS : 0);
+    if (size == HTH_SIZE_OTHER) {
+        return SIZE_ANY_BITS;
+    }
+    if (r->samples == 0 && r->n == 0) {
+        return number_bits(r->factor);
+    }
+    int bits = factor_bits(r->factor) + (r->samples > 0 ? HTH_SIZE_SAMPLES_BITS : 0);
     for (int i = 0; i < r->n; i++) {
         bits += sizes->symbol[r->symbol[i]].bits;
     }
-    return size != HTH_SIZE_OTHER ? bits : SIZE_ANY_BITS;
+    return bits;
 }
 
 // Is a size itself in 64 bits, whatever N and the symbols are?

@@ -211,6 +211,7 @@ static const char *const close_calls[] = {
     "x:N,4; a=Abs(#-9223372036854775808); g=Less(a #-1); " ELSE_4,
     "x:N,4; u=BitwiseOr(#4611686018427387904 #0); a=Abs(u); v=BitwiseOr(#4611686018427387905 #0); "
     "b=Abs(v); s=Add(a b); g=Less(s #-1); " ELSE_4,
+    "x:N,4; a=Add(#4611686018427387904 #4611686018427387904); b=Relu(a); g=Equal(b a); " THEN_4,
     "x:N,4; u=BitwiseOr(#9223372036854775807 #0); a=Relu(u); f=Cast(a) to=1; b=Cast(f) to=7; "
     "g=Less(b #-1); " ELSE_4,
     // a filter of a length that is not known
