@@ -68,7 +68,7 @@ static void seat_free(group_region *region, int member)
 {
     region->seat[member].joined = region->seat[member].holds = 0;
     if (group_at_work(region) && (region->taking >> member & 1) != 0) {
-        region->broken = region->round;
+        group_write(&region->broken, region->round);
     }
 }
 

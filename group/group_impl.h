@@ -33,7 +33,7 @@ typedef struct group_region {
     int64_t batch, steps;
     // a round is at work where round is neither committed nor broken
     uint64_t round, committed, broken;
-    int64_t step; // whole steps before `round`
+    int64_t before[2]; // whole steps before the round; of odd rounds, and of even ones
     uint64_t began_ns;
     uint64_t given;  // for which round the state lies there
     uint32_t taking; // members that take part, as bits
@@ -72,9 +72,24 @@ static inline bool group_at_work(const group_region *region)
     return region->round != region->committed && region->round != region->broken;
 }
 
-static inline int64_t group_step(const group_region *region)
+// group_before is where the steps before a round stand: those of the next one are written while
+// this one's count.
+static inline int64_t *group_before(group_region *region, uint64_t round)
 {
-    return region->step + (region->round > 0 && region->round == region->committed);
+    return &region->before[round & 1];
+}
+
+// group_write writes one of the words that others decide by, after all that it stands for.
+static inline void group_write(uint64_t *word, uint64_t value)
+{
+    atomic_thread_fence(memory_order_release);
+    *(volatile uint64_t *)word = value;
+}
+
+static inline int64_t group_step(group_region *region)
+{
+    return *group_before(region, region->round) +
+           (region->round > 0 && region->round == region->committed);
 }
 
 // group_lock takes the region's lock, and notes who has died. Whoever died with it has left

@@ -55,14 +55,14 @@ static void settle(group_region *region, group_seat *seat)
     group_seat *lead = &region->seat[HTH_GROUP_LEAD];
     if (seat == lead && holder(region) < 0) {
         uint64_t next = region->round + 1;
-        region->broken = next;
-        region->step = seat->at;
-        region->round = next;
+        *group_before(region, next) = seat->at;
+        group_write(&region->broken, next);
+        group_write(&region->round, next);
         seat->holds = 1;
     }
     for (int i = 0; i < (int)region->members && region->committed == 0; i++) {
         bool begins = present(region, i) && lead->joined && lead->holds;
-        region->seat[i].holds |= begins && region->seat[i].at == region->step;
+        region->seat[i].holds |= begins && region->seat[i].at == group_step(region);
     }
 }
 
@@ -86,9 +86,9 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
 // join_in takes part in the round at work; false: its shards make no sense.
 static bool join_in(hth_group *group, hth_group_round *round)
 {
-    const group_region *r = group->region;
+    group_region *r = group->region;
     int64_t left = group->spec.batch;
-    *round = (hth_group_round){.step = r->step};
+    *round = (hth_group_round){.step = group_step(r)};
     for (int i = 0; i < (int)r->members; i++) {
         int64_t n = r->shards[i];
         if (n < 0 || n > left) {
@@ -167,14 +167,14 @@ bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
         starts = present(r, i) || shards[i] == 0;
     }
     if (starts) {
-        r->step = group_step(r);
+        *group_before(r, r->round + 1) = group_step(r);
         r->taking = 0;
         r->began_ns = hth_now_ns();
         for (int i = 0; i < (int)r->members; i++) {
             r->taking |= (uint32_t)present(r, i) << i;
             r->shards[i] = shards[i];
         }
-        r->round++;
+        group_write(&r->round, r->round + 1);
     }
     group_unlock(group, starts);
     return starts;
@@ -193,7 +193,7 @@ void hth_group_break(hth_group *group)
     group_lock(group);
     bool breaks = group_at_work(r) && r->round == group->round;
     if (breaks) {
-        r->broken = r->round;
+        group_write(&r->broken, r->round);
     }
     group_unlock(group, breaks);
 }
@@ -236,9 +236,9 @@ static bool commit(hth_group *group)
             return false;
         }
     }
-    group->losses[r->step] =
+    group->losses[group_step(r)] =
         (group_loss){round_loss(r), (double)(hth_now_ns() - r->began_ns) / 1e6};
-    r->committed = r->round;
+    group_write(&r->committed, r->round);
     return true;
 }
 

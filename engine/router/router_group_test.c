@@ -80,6 +80,38 @@ static void losses(void **state)
     }
 }
 
+// The last batch of an epoch has one sample: a member without any updates as the others do, with
+// the step's rate and corrections.
+static void last_sample(void **state)
+{
+    static const char *const on[] = {"cpu:0", "all", "cpu:1,cpu:0"};
+    fixture f;
+    char data[200], more[160];
+    double want[STEPS];
+    json_t *doc[3];
+    devices_open(&f, TWO, false);
+    prepare(&f, &encoder, data);
+    for (int i = 0; i < 3; i++) {
+        snprintf(more, sizeof more,
+                 "{\"on\": \"%s\", \"batch\": 23, \"epochs\": 4, \"schedule\": \"linear\"}", on[i]);
+        doc[i] = train_all(&f, &encoder, data, more, want);
+        const json_t *alone = json_object_get(doc[0], "history"),
+                     *is = json_object_get(doc[i], "history");
+        assert_int_equal(json_array_size(is), 8);
+        for (size_t k = 0; k < 8; k++) {
+            double a = json_number_value(json_array_get(json_array_get(alone, k), 0)),
+                   b = json_number_value(json_array_get(json_array_get(is, k), 0));
+            if (!(fabs(a - b) <= 2e-4 * fabs(a) + 1e-5)) {
+                fail_msg("on %s: loss %d is %g, one device's is %g", on[i], (int)k, b, a);
+            }
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        json_decref(doc[i]);
+    }
+    fixture_close(&f);
+}
+
 // Of the same shards, with the same algorithms; with batch norm, whose statistics are summed, too.
 static void bits(void **state)
 {
@@ -336,8 +368,9 @@ static void restarted(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses),   cmocka_unit_test(bits),   cmocka_unit_test(refused),
-        cmocka_unit_test(commands), cmocka_unit_test(killed), cmocka_unit_test(restarted),
+        cmocka_unit_test(losses),    cmocka_unit_test(last_sample), cmocka_unit_test(bits),
+        cmocka_unit_test(refused),   cmocka_unit_test(commands),    cmocka_unit_test(killed),
+        cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

@@ -344,6 +344,8 @@ static hth_err group_pass(hth_train_job *job)
         us = group_sample_us(group, group->round.n, hth_trainer_pass_us(job->trainer));
         hth_group_weigh(group->exchange, weight);
         HTH_TRY(group_hand_in(job));
+    } else {
+        hth_trainer_pass_none(job->trainer);
     }
     hth_group_passed(group->exchange, (double)loss, us);
     return HTH_OK;

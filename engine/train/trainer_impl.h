@@ -181,7 +181,9 @@ void hth_trainer_sums_close(hth_trainer_sums *sums);
 // what they weigh. member: others draw other random numbers.
 hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
                          const hth_tensor *target, float *loss, double *weight);
+// hth_trainer_pass_none is that of a member without samples: it only makes the update.
 // hth_trainer_pass_us is what the last one took.
+void hth_trainer_pass_none(hth_trainer *trainer);
 double hth_trainer_pass_us(const hth_trainer *trainer);
 // hth_trainer_view points sums->content at what is to be summed.
 hth_err hth_trainer_view(hth_trainer *trainer, hth_trainer_sums *sums);
