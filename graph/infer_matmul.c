@@ -114,7 +114,7 @@ static hth_err einsum_term(hth_infer *infer, const char *p, size_t len, int i, l
             k += 2;
         } else if (isalpha(ch) && at < x->rank) {
             int64_t *dim = &l->dim[ch];
-            if (*dim > 1 && x->dim[at] != *dim && x->dim[at] != 1) {
+            if (*dim != -1 && *dim != 1 && x->dim[at] != *dim && x->dim[at] != 1) {
                 return hth_infer_disagree(infer, "the first input", 0, "a later one", i);
             }
             *dim = *dim == -1 || *dim == 1 ? x->dim[at] : *dim;

@@ -363,6 +363,14 @@ static void test_contradictions(void **state)
     add_ints(&t, 2, (int64_t[]){-1, 4});
     expect_failure(&t, HTH_EINVAL, "node 'view' (Reshape): [2,5] cannot become [?,4]");
 
+    begin(&t, HTH_OP_EINSUM, "none");
+    add_input(&t, HTH_DT_F32, &(hth_shape){2, {2, 0}});
+    add_input(&t, HTH_DT_F32, &(hth_shape){2, {2, 4}});
+    assert_int_equal(hth_node_set_str(&t.scratch, "equation", "ij,ij->ij"), HTH_OK);
+    expect_failure(
+        &t, HTH_EINVAL,
+        "node 'none' (Einsum): the first input [2,0] and a later one [2,4] do not agree");
+
     begin(&t, HTH_OP_MAX_POOL, "pool");
     add_input(&t, HTH_DT_F32, &(hth_shape){3, {1, 1, 3}});
     assert_int_equal(hth_node_set_ints(&t.scratch, "kernel_shape", (int64_t[]){5}, 1), HTH_OK);
