@@ -182,21 +182,21 @@ static void resume_done(router_own *own)
 // is where `own` goes. Where that cannot be the job goes on alone.
 static void resume_group(hth_router *router, router_own *own, const json_t *job)
 {
-    int device[HTH_PLACE_DEVICES], n, up = 1;
+    int named[HTH_PLACE_DEVICES], device[HTH_PLACE_DEVICES], n, up = 1;
     json_t *given = json_loads(own->arguments, 0, NULL), *args = json_deep_copy(job);
     json_object_update(args, given);
     json_object_set_new(args, "resume", json_true());
-    if (router_group_devices(router, args, device, &n) != HTH_OK) {
+    if (router_group_devices(router, args, named, &n) != HTH_OK) {
         n = 0;
     }
+    device[0] = own->device;
     pthread_mutex_lock(&router->lock);
-    for (int i = 0; i < n; i++) {
-        bool other = device[i] != own->device && router_up(router, device[i]);
-        device[up] = other ? device[i] : device[up];
-        up += other;
+    for (int i = 0; i < n && up < HTH_PLACE_DEVICES; i++) {
+        if (named[i] != own->device && router_up(router, named[i])) {
+            device[up++] = named[i];
+        }
     }
     pthread_mutex_unlock(&router->lock);
-    device[0] = own->device;
     if (n > 1 && up > 1 &&
         router_group_open(router, device, up, args, own->tenant, NULL, 0, &own->group) == HTH_OK &&
         router_group_lead(own->group, &own->r, up, given) != HTH_OK) {
