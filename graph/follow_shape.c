@@ -76,8 +76,9 @@ static void regroup(hth_follow *follow, hth_track *track)
     hth_follow_out(follow, 0, track);
 }
 
-// Is `size` a product of some of input 0's dimensions, which are at least 1, and of no more than the
-// numbers among the others come to? Then it is at least 1, and no more than a tensor has elements.
+// Is `size` a product of some of input 0's dimensions, which are at least 1, and of no more than
+// the numbers among the others come to? Then it is at least 1, and no more than a tensor has
+// elements.
 static bool product_of_dims(hth_follow *follow, hth_size size)
 {
     const hth_track *x = hth_follow_in(follow, 0);
