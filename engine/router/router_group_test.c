@@ -171,6 +171,14 @@ static void refused(void **state)
     expect(&f, &mlp, data, "{\"on\": \"all\", \"kind\": \"kmeans\"}", "is on one device");
     expect(&f, &mlp, data, "{\"on\": \"all\", \"accumulate\": 2}", "and several devices");
     expect(&f, &mlp, data, "{\"on\": \"all\", \"loss\": \"other\"}", "loss");
+    static const char *const shards[] = {
+        "3",           "[]",           "[[0, 4]]",        "[[0, 2, 1]]",
+        "[[0, 4, 0]]", "[[0, 5, -1]]", "[[0, 2.5, 1.5]]", "[[0, 2, 2], [-1, 1, 3]]"};
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        char more[80];
+        snprintf(more, sizeof more, "{\"on\": \"all\", \"shards\": %s}", shards[i]);
+        expect(&f, &mlp, data, more, "the samples of each of 2 devices, at least 1, in all 4");
+    }
     // a member's refusal is the job's, whose lead could have gone on
     prepare(&f, &unet, data);
     expect(&f, &unet, data, "{\"on\": \"cpu:0,cpu:1\"}", "device cpu:1: ");

@@ -81,6 +81,36 @@ static void group_first(const hth_train_job *job, int members, int64_t n[HTH_GRO
     }
 }
 
+// group_row tells whether a row is a step and each member's samples of a whole batch.
+static bool group_row(const json_t *row, int members, int64_t batch)
+{
+    bool good = json_array_size(row) == (size_t)members + 1;
+    for (int i = 0; i <= members && good; i++) {
+        const json_t *number = json_array_get(row, (size_t)i);
+        good = json_is_integer(number) && json_integer_value(number) >= (i > 0);
+        batch -= i > 0 && good ? json_integer_value(number) : 0;
+        good = good && batch >= 0;
+    }
+    return good && batch == 0;
+}
+
+// group_check looks at shards that were given. A job that goes on may have other devices by now.
+static hth_err group_check(const hth_train_job *job, int members)
+{
+    const json_t *given = group_given(job);
+    bool good = json_is_array(given) && json_array_size(given) > 0;
+    for (size_t i = 0; i < json_array_size(given) && good; i++) {
+        good = group_row(json_array_get(given, i), members, group_batch(job));
+    }
+    bool any = json_object_get(job->args, "shards") != NULL;
+    return good || !any || job->spec.resume
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "shards are rows of a step and the samples of each of %d devices, at "
+                          "least 1, in all %lld: [[0, ..], ..]",
+                          members, (long long)group_batch(job));
+}
+
 static int group_members(const hth_train_job *job)
 {
     return (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
@@ -98,6 +128,7 @@ hth_err hth_train_group_prepare(hth_train_job *job)
         return hth_fail(HTH_EINVAL, "a batch of %lld samples is too small for %d devices",
                         (long long)batch, members);
     }
+    HTH_TRY(group_check(job, members));
     group_first(job, members, n);
     hth_train_data_shape(&job->data, n[member]);
     return hth_trainer_prepare(job->trainer, job->data.input, &job->data.target);
