@@ -118,12 +118,14 @@ static void member_done(router_own *own)
 }
 
 static hth_err member_send(hth_router *router, router_group *group, int device, int member,
-                           const char *tenant, json_t *args)
+                           const hth_caller *caller, json_t *args)
 {
     router_own *own;
+    const char *tenant = caller->tenant != NULL ? caller->tenant : "";
     HTH_TRY(router_own_make(router, device, tenant, HTH_COMMAND_TRAIN, json_deep_copy(args), "",
                             member_done, &own));
     own->group = group;
+    own->r.admin = caller->admin || caller->tenant == NULL; // may do what the one who asks may
     own->r.member = 1 + member;
     memcpy(own->r.files, group->files, sizeof group->files);
     own->r.n_files = group->n_files;
@@ -154,7 +156,8 @@ static json_t *member_args(const json_t *args)
 }
 
 hth_err router_group_open(hth_router *router, const int *device, int n, const json_t *args,
-                          const char *tenant, const int *files, int n_files, router_group **out)
+                          const hth_caller *caller, const int *files, int n_files,
+                          router_group **out)
 {
     *out = NULL;
     router_group *group = hth_calloc(1, sizeof *group);
@@ -170,7 +173,7 @@ hth_err router_group_open(hth_router *router, const int *device, int n, const js
     json_t *own = member_args(args);
     json_object_set_new(own, "members", json_integer(n));
     for (int i = 1; i < n && err == HTH_OK; i++) {
-        err = member_send(router, group, device[i], i, tenant, own);
+        err = member_send(router, group, device[i], i, caller, own);
     }
     json_decref(own);
     if (err != HTH_OK) {

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "engine/router/router.h"
 #include "engine/router/place.h"
+#include "runtime/tenants/owner.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #include <jansson.h>
@@ -177,9 +178,11 @@ typedef struct router_group router_group;
 // than there are.
 hth_err router_group_devices(const hth_router *router, const json_t *args,
                              int device[HTH_PLACE_DEVICES], int *n);
-// router_group_open has all devices but the first take part in a job; `files` are borrowed.
+// router_group_open has all devices but the first take part in a job, as far as the caller may;
+// `files` are borrowed.
 hth_err router_group_open(hth_router *router, const int *device, int n, const json_t *args,
-                          const char *tenant, const int *files, int n_files, router_group **out);
+                          const hth_caller *caller, const int *files, int n_files,
+                          router_group **out);
 // router_group_lead makes a request the lead's, until router_group_leave.
 hth_err router_group_lead(router_group *group, hth_request *lead, int n, const json_t *args);
 void router_group_leave(router_group *group, hth_request *lead);

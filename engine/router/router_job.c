@@ -197,8 +197,9 @@ static void resume_group(hth_router *router, router_own *own, const json_t *job)
         }
     }
     pthread_mutex_unlock(&router->lock);
+    const hth_caller caller = {own->tenant, true, HTH_TENANT_NEVER};
     if (n > 1 && up > 1 &&
-        router_group_open(router, device, up, args, own->tenant, NULL, 0, &own->group) == HTH_OK &&
+        router_group_open(router, device, up, args, &caller, NULL, 0, &own->group) == HTH_OK &&
         router_group_lead(own->group, &own->r, up, given) != HTH_OK) {
         router_group_end(own->group, HTH_ECANCELED);
         own->group = NULL;
@@ -355,8 +356,8 @@ static hth_err train_group(hth_router *router, hth_request *request, const int *
                            const json_t *args, const json_t *asked)
 {
     router_group *group;
-    const char *tenant = request->tenant != NULL ? request->tenant : "";
-    HTH_TRY(router_group_open(router, device, n, args, tenant, request->files, request->n_files,
+    const hth_caller caller = {request->tenant, request->admin, HTH_TENANT_NEVER};
+    HTH_TRY(router_group_open(router, device, n, args, &caller, request->files, request->n_files,
                               &group));
     hth_err err = router_group_lead(group, request, n, asked);
     request->route.group = group;
