@@ -145,7 +145,8 @@ bool hth_follow_numbers(const hth_follow *follow, int i, hth_shape *out)
     bool all = t->rank >= 0;
     out->rank = t->rank;
     for (int d = 0; d < t->rank; d++) {
-        all = hth_size_value(follow->sizes, t->dim[d], &out->dim[d]) && all;
+        bool number = hth_size_value(follow->sizes, t->dim[d], &out->dim[d]);
+        all = all && number && out->dim[d] >= 0; // less is a claim that no tensor can keep
     }
     return all;
 }
