@@ -469,7 +469,7 @@ static void tally_check(const tally *t, const char *name, int run, int differ)
 static void family_check(const family *f, uint64_t number)
 {
     tally t = {.graphs = 0};
-    int graphs = (int)environment("HEARTH_TEST_GRAPHS", (uint64_t)f->graphs);
+    int graphs = (int)environment("HEARTH_TEST_GRAPHS", (uint64_t)f->graphs / TEST_STRIDE);
     while (t.graphs < graphs) {
         sketch *k = sketch_open(number, (uint64_t)t.graphs);
         assert_true(sketch_take(k, f->inputs.idea[draw(k, f->inputs.n)]));
@@ -749,7 +749,7 @@ static void test_arithmetic(void **state)
 {
     static const int64_t open[] = {1, 2, 3, 4, 256};
     tally t = {.graphs = 0};
-    int graphs = (int)environment("HEARTH_TEST_GRAPHS", 20000);
+    int graphs = (int)environment("HEARTH_TEST_GRAPHS", 20000 / TEST_STRIDE);
     while (t.graphs < graphs) {
         sketch *k = sketch_open(3, (uint64_t)t.graphs);
         arithmetic_write(k);
