@@ -3,6 +3,7 @@
 //
 // HEARTH_TEST_GRAPHS=100000 makes more of them, HEARTH_TEST_SEED others. A graph that is proven,
 // and differs, is printed as a text of graph/test_words.h.
+#include "base/test.h"
 #include "tests/independence/alone.h"
 
 #define TEXT       8192
