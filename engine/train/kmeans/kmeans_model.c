@@ -57,7 +57,7 @@ hth_err hth_kmeans_model(const double *centroids, size_t k, size_t d, void **out
 {
     static const int64_t axis = 1;
     const int64_t n = (int64_t)k, m = (int64_t)d;
-    model_numbers x = {NULL};
+    model_numbers x = {.memory = NULL};
     *out = NULL;
     HTH_TRY(model_fill(centroids, k, d, &x));
     const hth_onnx_tensor tensors[] = {
