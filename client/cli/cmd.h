@@ -38,6 +38,20 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
 #define OPTIONS_LOG                                                                                \
     {"log-csv", HTH_OPTION_PATH, "FILE", "write losses, rates and metrics as CSV"},                \
     {"log-tensorboard", HTH_OPTION_PATH, "DIR", "write them to a TensorBoard event file in DIR"}
+// When and how long a job runs.
+#define OPTIONS_JOB                                                                                \
+    {"detach", HTH_OPTION_FLAG, NULL, "print the job's number as soon as the server has taken it"},\
+    {"after", HTH_OPTION_TEXT, "JOB,..",                                                           \
+     "begin when these jobs have finished; canceled if one fails or is canceled"},                 \
+    {"time-limit", HTH_OPTION_REAL, "S",                                                           \
+     "stop after S seconds of running, with a checkpoint to resume from"},                         \
+    {"priority", HTH_OPTION_INT, "N",                                                              \
+     "among your own jobs: first at work, and a minute of waiting for each level, "                \
+     "-100 to 100"},                                                                               \
+    {"retries", HTH_OPTION_INT, "N",                                                               \
+     "continue from the last checkpoint, up to N times, after the engine, a disk or memory "       \
+     "failed"},                                                                                    \
+    {"threads", HTH_OPTION_INT, "T", "compute threads"}
 #define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
 // How bytes become a model's floats.
 #define OPTIONS_SCALE                                                                              \

@@ -81,16 +81,7 @@ static const hth_option kmeans_options[] = {
     {"checkpoint-every", HTH_OPTION_INT, "N", "write a checkpoint every N iterations, too"},
     {"resume", HTH_OPTION_FLAG, NULL, "continue job DATA from its last checkpoint"},
     OPTIONS_LOG,
-    {"detach", HTH_OPTION_FLAG, NULL, "print the job's number as soon as the server has taken it"},
-    {"after", HTH_OPTION_TEXT, "JOB,..",
-     "begin when these jobs have finished; canceled if one fails or is canceled"},
-    {"time-limit", HTH_OPTION_REAL, "S",
-     "stop after S seconds of running, with a checkpoint to resume from"},
-    {"priority", HTH_OPTION_INT, "N",
-     "among your own jobs: first at work, and a minute of waiting for each level, -100 to 100"},
-    {"retries", HTH_OPTION_INT, "N",
-     "continue from the last checkpoint, up to N times, after the engine, a disk or memory failed"},
-    {"threads", HTH_OPTION_INT, "T", "compute threads"},
+    OPTIONS_JOB,
     OPTION_END};
 
 const hth_command hth_cmd_kmeans = {
