@@ -32,9 +32,9 @@
 //    it that is longer (it has more than twice as long left to run) and would be after it by rule
 //    1, the one with the most left, after it ran for as long as in rule 5. Only where that makes
 //    enough room.
-// 7. Slices: with a demand that makes it slower a job begins beside its tenant's others only if
-//    they are longer or of less priority, or other tenants wait: it would take the device's time
-//    from those that end sooner.
+// 7. Slices: a job does not start with a demand that slows it down while its tenant runs a shorter
+//    job of at least its priority, for it would take time from the one that ends sooner. This does
+//    not hold while other tenants wait.
 //
 // Hence nobody starves: rule 3 bounds the wait by what runs, and rule 5 a tenant's by its patience.
 // A decision looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted ends.

@@ -2,8 +2,8 @@
 // Exact shards: the shortest time L of the best solution is that of some member for some number of
 // samples. Given L, each member has at least lo_i(L) samples, and the longest time is at least
 // U(L) = max(U0, max t_i(lo_i(L))), where U0 is the least longest time of all; this is reached by
-// handing out the rest one by one to whoever is done with it first. U grows with L, so only an L of
-// U0 - (best difference so far) or more is of interest: a few per member.
+// giving each remaining sample to the member that would finish it first. U grows with L, so only an
+// L of U0 - (best difference so far) or more is of interest: a few per member.
 #include "group/shards.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // group/shards.h - how many of a batch's samples each member of a group computes. Pure.
 //
-// Member i takes fixed_us + n * sample_us for n samples. A step is as long as its slowest member's
-// part, and whoever is faster waits: the shards are those whose times lie closest together.
+// Member i takes fixed_us + n * sample_us for n samples. A step lasts as long as its slowest member
+// computes, while the others wait: the best shards are those whose times lie closest together.
 #ifndef HTH_GROUP_SHARDS_H
 #define HTH_GROUP_SHARDS_H
 

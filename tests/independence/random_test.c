@@ -216,7 +216,7 @@ static const char *alternative(sketch *k, const char *p, const char *end)
 
 static void write_idea(sketch *k, const char *name, const char *p, idea *to)
 {
-    const char *after = NULL; // where it goes on behind an alternative
+    const char *after = NULL; // where the text continues after an alternative
     *to = (idea){.name = name};
     to->v = pick(k, HTH_DT_F32);
     to->w = pick(k, HTH_DT_F32);

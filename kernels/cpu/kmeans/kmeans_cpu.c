@@ -26,8 +26,8 @@
 static void cpu_slot(cpu_call *call, size_t slot, float *scratch)
 {
     size_t first = call->piece->first, end = first + call->piece->n, per = call->per_deal;
-    size_t block = first / per, behind = (slot + call->slots - block % call->slots) % call->slots;
-    for (size_t b = block + behind; b * per < end; b += call->slots) {
+    size_t block = first / per, skip = (slot + call->slots - block % call->slots) % call->slots;
+    for (size_t b = block + skip; b * per < end; b += call->slots) {
         size_t from = b * per > first ? b * per : first;
         size_t to = (b + 1) * per < end ? (b + 1) * per : end;
         for (size_t at = from; at < to; at += call->at_once) {
