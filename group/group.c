@@ -97,7 +97,7 @@ void group_unlock(hth_group *group, bool changed)
     }
 }
 
-void hth_group_wait(hth_group *group, uint64_t ns)
+static void region_wait(hth_group *group, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     syscall(SYS_futex, &group->region->event, FUTEX_WAIT, group->seen, &t, NULL, 0);
@@ -173,7 +173,7 @@ bool hth_group_refuse(int fd, hth_err err, const char *why)
     return region_end(fd, false, err, why);
 }
 
-hth_err hth_group_over(hth_group *group)
+static hth_err region_over(hth_group *group)
 {
     char why[EXCHANGE_WHY];
     memcpy(why, group->region->why, sizeof why);
@@ -201,7 +201,7 @@ static size_t lay_out(hth_group *group)
     return at;
 }
 
-static size_t pages(size_t bytes)
+size_t group_pages(size_t bytes)
 {
     return (bytes + EXCHANGE_PAGE - 1) / EXCHANGE_PAGE * EXCHANGE_PAGE;
 }
@@ -210,11 +210,11 @@ static size_t pages(size_t bytes)
 static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t floats)
 {
     const hth_group_spec *s = &group->spec;
-    size_t losses = pages(sizeof(group_region));
-    size_t ready = losses + pages((size_t)s->steps * sizeof(group_loss));
-    size_t area = ready + pages(members * group->n_buckets * sizeof(uint32_t));
-    size_t state = area + pages((members + 1) * floats * sizeof(float));
-    group->mapped_bytes = state + pages(s->state_bytes);
+    size_t losses = group_pages(sizeof(group_region));
+    size_t ready = losses + group_pages((size_t)s->steps * sizeof(group_loss));
+    size_t area = ready + group_pages(members * group->n_buckets * sizeof(uint32_t));
+    size_t state = area + group_pages((members + 1) * floats * sizeof(float));
+    group->mapped_bytes = state + group_pages(s->state_bytes);
     HTH_TRY(hth_memfd_check(fd, group->mapped_bytes));
     group->region = region_map(fd, group->mapped_bytes);
     if (group->region == NULL) {
@@ -229,7 +229,7 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     return HTH_OK;
 }
 
-static hth_err member_arrays(hth_group *group, const hth_group_spec *spec)
+hth_err group_arrays(hth_group *group, const hth_group_spec *spec)
 {
     size_t n = (size_t)spec->n_slots + 1;
     group->spec = *spec;
@@ -253,6 +253,16 @@ static hth_err member_arrays(hth_group *group, const hth_group_spec *spec)
         }
     }
     return HTH_OK;
+}
+
+void group_arrays_free(hth_group *group)
+{
+    hth_free((void *)group->spec.floats);
+    hth_free((void *)group->spec.by_count);
+    hth_free(group->at);
+    hth_free(group->left);
+    hth_free(group->summed);
+    hth_free(group->count);
 }
 
 // Compares what the member brings with what is there, or brings it. The lock is held.
@@ -316,7 +326,7 @@ static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
         return hth_fail(HTH_EINVAL, "there is no member %d in this group of %u", spec->member,
                         (unsigned)members);
     }
-    HTH_TRY(member_arrays(group, spec));
+    HTH_TRY(group_arrays(group, spec));
     HTH_TRY(member_map(group, fd, members, group->at[spec->n_slots]));
     group_lock(group);
     hth_err err = member_sit(group);
@@ -324,23 +334,7 @@ static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
     return err;
 }
 
-hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out)
-{
-    *out = NULL;
-    hth_group *group = hth_calloc(1, sizeof *group);
-    if (group == NULL) {
-        return hth_no_memory("a group's exchange");
-    }
-    hth_err err = member_join(group, fd, spec);
-    if (err != HTH_OK) {
-        hth_group_leave(group);
-        return err;
-    }
-    *out = group;
-    return HTH_OK;
-}
-
-void hth_group_leave(hth_group *group)
+static void region_leave(hth_group *group)
 {
     if (group == NULL) {
         return;
@@ -354,11 +348,44 @@ void hth_group_leave(hth_group *group)
     if (group->region != NULL) {
         munmap(group->region, group->mapped_bytes);
     }
-    hth_free((void *)group->spec.floats);
-    hth_free((void *)group->spec.by_count);
-    hth_free(group->at);
-    hth_free(group->left);
-    hth_free(group->summed);
-    hth_free(group->count);
+    group_arrays_free(group);
     hth_free(group);
+}
+
+const group_ops group_region_ops = {
+    .leave = region_leave,
+    .begin = region_begin,
+    .state = region_state,
+    .gave = region_gave,
+    .took = region_took,
+    .over = region_over,
+    .seats = region_seats,
+    .start = region_start,
+    .most = region_most,
+    .alone = region_alone,
+    .weigh = region_weigh,
+    .ready = region_ready,
+    .passed = region_passed,
+    .look = region_look,
+    .summed = region_summed,
+    .loss = region_loss,
+    .break_round = region_break,
+    .wait = region_wait,
+};
+
+hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out)
+{
+    *out = NULL;
+    hth_group *group = hth_calloc(1, sizeof *group);
+    if (group == NULL) {
+        return hth_no_memory("a group's exchange");
+    }
+    group->ops = &group_region_ops;
+    hth_err err = member_join(group, fd, spec);
+    if (err != HTH_OK) {
+        region_leave(group);
+        return err;
+    }
+    *out = group;
+    return HTH_OK;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// group/group_impl.h - the region of a group, and a member's view of it: group.c (the region,
-// who is there), group_round.c (rounds), group_sum.c (what is summed).
+// group/group_impl.h - what a group's calls do, by how its members exchange (group_ops.c). The
+// region, and a member's view of it: group.c (who is there), group_round.c (rounds), group_sum.c
+// (what is summed).
 #ifndef HTH_GROUP_GROUP_IMPL_H
 #define HTH_GROUP_GROUP_IMPL_H
 
@@ -48,7 +49,32 @@ typedef struct group_loss {
     double loss, ms;
 } group_loss;
 
+// What the calls of group.h do, by how the members exchange.
+typedef struct group_ops {
+    void (*leave)(hth_group *group);
+    hth_group_turn (*begin)(hth_group *group, hth_group_round *round);
+    void *(*state)(hth_group *group);
+    void (*gave)(hth_group *group);
+    void (*took)(hth_group *group);
+    hth_err (*over)(hth_group *group);
+    int (*seats)(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
+    bool (*start)(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
+    void (*most)(hth_group *group, int64_t most);
+    bool (*alone)(hth_group *group);
+    void (*weigh)(hth_group *group, double weight);
+    void (*ready)(hth_group *group, int slot, const float *content);
+    void (*passed)(hth_group *group, double loss, double sample_us);
+    hth_group_result (*look)(hth_group *group);
+    const float *(*summed)(const hth_group *group, int slot);
+    double (*loss)(const hth_group *group, int64_t step, double *ms);
+    void (*break_round)(hth_group *group);
+    void (*wait)(hth_group *group, uint64_t ns);
+} group_ops;
+
+extern const group_ops group_region_ops; // group.c
+
 struct hth_group {
+    const group_ops *ops;
     group_region *region;
     size_t mapped_bytes;
     hth_group_spec spec;
@@ -97,7 +123,29 @@ static inline int64_t group_step(group_region *region)
 void group_lock(hth_group *group);
 void group_unlock(hth_group *group, bool changed);
 
+// group.c: what every member has of its own, by its spec: where slots lie, what is left to hand in.
+hth_err group_arrays(hth_group *group, const hth_group_spec *spec);
+void group_arrays_free(hth_group *group);
+size_t group_pages(size_t bytes); // whole ones
+
+// group_round.c
+hth_group_turn region_begin(hth_group *group, hth_group_round *round);
+void *region_state(hth_group *group);
+void region_gave(hth_group *group);
+void region_took(hth_group *group);
+int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
+bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
+bool region_alone(hth_group *group);
+void region_break(hth_group *group);
+void region_most(hth_group *group, int64_t most);
+void region_passed(hth_group *group, double loss, double sample_us);
+hth_group_result region_look(hth_group *group);
+double region_loss(const hth_group *group, int64_t step, double *ms);
+
 // group_sum.c
+void region_weigh(hth_group *group, double weight);
+void region_ready(hth_group *group, int slot, const float *content);
+const float *region_summed(const hth_group *group, int slot);
 void group_sum_begin(hth_group *group); // a round that this member takes part in
 void group_sum(hth_group *group);
 

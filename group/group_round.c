@@ -104,7 +104,7 @@ static bool join_in(hth_group *group, hth_group_round *round)
     return round->step >= 0 && round->step < group->spec.steps;
 }
 
-hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round)
+hth_group_turn region_begin(hth_group *group, hth_group_round *round)
 {
     group_region *r = group->region;
     hth_group_turn turn = HTH_GROUP_WAITS;
@@ -122,12 +122,12 @@ hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round)
     return turn;
 }
 
-void *hth_group_state(hth_group *group)
+void *region_state(hth_group *group)
 {
     return group->state;
 }
 
-void hth_group_gave(hth_group *group)
+void region_gave(hth_group *group)
 {
     group_lock(group);
     group->region->given = group->region->round + 1;
@@ -136,7 +136,7 @@ void hth_group_gave(hth_group *group)
 
 // What was read is the group's state if no round began meanwhile: none does while a member lacks
 // it, but the one who gave it and all others may have gone.
-void hth_group_took(hth_group *group)
+void region_took(hth_group *group)
 {
     group_region *r = group->region;
     group_lock(group);
@@ -145,7 +145,7 @@ void hth_group_took(hth_group *group)
     group_unlock(group, true);
 }
 
-int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
+int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
 {
     group_lock(group);
     int members = (int)group->region->members;
@@ -158,7 +158,7 @@ int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
     return members;
 }
 
-bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
+bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
 {
     group_region *r = group->region;
     group_lock(group);
@@ -180,14 +180,14 @@ bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
     return starts;
 }
 
-bool hth_group_alone(hth_group *group)
+bool region_alone(hth_group *group)
 {
     bool alone = group->region->taking == (uint32_t)1 << group->spec.member;
     group->n_left = alone ? 0 : group->n_left;
     return alone;
 }
 
-void hth_group_break(hth_group *group)
+void region_break(hth_group *group)
 {
     group_region *r = group->region;
     group_lock(group);
@@ -198,15 +198,15 @@ void hth_group_break(hth_group *group)
     group_unlock(group, breaks);
 }
 
-void hth_group_most(hth_group *group, int64_t most)
+void region_most(hth_group *group, int64_t most)
 {
     group_lock(group);
     group->seat->most = most;
     group_unlock(group, false);
-    hth_group_break(group);
+    region_break(group);
 }
 
-void hth_group_passed(hth_group *group, double loss, double sample_us)
+void region_passed(hth_group *group, double loss, double sample_us)
 {
     group_lock(group);
     group->seat->loss = loss;
@@ -242,7 +242,7 @@ static bool commit(hth_group *group)
     return true;
 }
 
-hth_group_result hth_group_look(hth_group *group)
+hth_group_result region_look(hth_group *group)
 {
     group_region *r = group->region;
     bool changed = false;
@@ -267,7 +267,7 @@ hth_group_result hth_group_look(hth_group *group)
     return result;
 }
 
-double hth_group_loss(const hth_group *group, int64_t step, double *ms)
+double region_loss(const hth_group *group, int64_t step, double *ms)
 {
     *ms = group->losses[step].ms;
     return group->losses[step].loss;

@@ -34,12 +34,12 @@ void group_sum_begin(hth_group *group)
     }
 }
 
-void hth_group_weigh(hth_group *group, double weight)
+void region_weigh(hth_group *group, double weight)
 {
     group->seat->weight = weight;
 }
 
-void hth_group_ready(hth_group *group, int slot, const float *content)
+void region_ready(hth_group *group, int slot, const float *content)
 {
     size_t at = group->at[slot], end = at + group->spec.floats[slot];
     _Atomic uint32_t *ready = group->ready + (size_t)group->spec.member * group->n_buckets;
@@ -153,7 +153,7 @@ void group_sum(hth_group *group)
     }
 }
 
-const float *hth_group_summed(const hth_group *group, int slot)
+const float *region_summed(const hth_group *group, int slot)
 {
     return area(group, group->region->members) + group->at[slot];
 }

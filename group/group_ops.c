@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of group.h, by how the members of a group exchange.
+#include "group/group_impl.h"
+
+void hth_group_leave(hth_group *group)
+{
+    if (group != NULL) {
+        group->ops->leave(group);
+    }
+}
+
+hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round)
+{
+    return group->ops->begin(group, round);
+}
+
+void *hth_group_state(hth_group *group)
+{
+    return group->ops->state(group);
+}
+
+void hth_group_gave(hth_group *group)
+{
+    group->ops->gave(group);
+}
+
+void hth_group_took(hth_group *group)
+{
+    group->ops->took(group);
+}
+
+hth_err hth_group_over(hth_group *group)
+{
+    return group->ops->over(group);
+}
+
+int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
+{
+    return group->ops->seats(group, seat);
+}
+
+bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
+{
+    return group->ops->start(group, shards);
+}
+
+void hth_group_most(hth_group *group, int64_t most)
+{
+    group->ops->most(group, most);
+}
+
+bool hth_group_alone(hth_group *group)
+{
+    return group->ops->alone(group);
+}
+
+void hth_group_weigh(hth_group *group, double weight)
+{
+    group->ops->weigh(group, weight);
+}
+
+void hth_group_ready(hth_group *group, int slot, const float *content)
+{
+    group->ops->ready(group, slot, content);
+}
+
+void hth_group_passed(hth_group *group, double loss, double sample_us)
+{
+    group->ops->passed(group, loss, sample_us);
+}
+
+hth_group_result hth_group_look(hth_group *group)
+{
+    return group->ops->look(group);
+}
+
+const float *hth_group_summed(const hth_group *group, int slot)
+{
+    return group->ops->summed(group, slot);
+}
+
+double hth_group_loss(const hth_group *group, int64_t step, double *ms)
+{
+    return group->ops->loss(group, step, ms);
+}
+
+void hth_group_break(hth_group *group)
+{
+    group->ops->break_round(group);
+}
+
+void hth_group_wait(hth_group *group, uint64_t ns)
+{
+    group->ops->wait(group, ns);
+}
