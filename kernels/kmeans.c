@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-static hth_err kmeans_shard_open(hth_device *device, const hth_kmeans_shard *like,
-                                 hth_kmeans_shard **out)
+hth_err hth_kmeans_open_shared(hth_device *device, const hth_kmeans_shard *like,
+                               hth_kmeans_shard **out)
 {
     hth_kmeans_shard shard = *like;
     *out = NULL;
@@ -26,8 +26,14 @@ static hth_err kmeans_shard_open(hth_device *device, const hth_kmeans_shard *lik
     if (shard.k < 1) {
         return hth_fail(HTH_EINVAL, "%zu centroids: K-means needs at least 1", shard.k);
     }
-    HTH_TRY(shard.ops->open(device, &shard, out));
-    memset(shard.labels, 0xFF, shard.n * sizeof *shard.labels);
+    return shard.ops->open(device, &shard, out);
+}
+
+static hth_err kmeans_shard_new(hth_device *device, const hth_kmeans_shard *like,
+                                hth_kmeans_shard **out)
+{
+    HTH_TRY(hth_kmeans_open_shared(device, like, out));
+    memset(like->labels, 0xFF, like->n * sizeof *like->labels);
     return HTH_OK;
 }
 
@@ -35,14 +41,14 @@ hth_err hth_kmeans_open(hth_device *device, const float *x, size_t n, size_t d, 
                         uint32_t *labels, hth_kmeans_shard **out)
 {
     const hth_kmeans_shard like = {.x = x, .n = n, .d = d, .k = k, .labels = labels};
-    return kmeans_shard_open(device, &like, out);
+    return kmeans_shard_new(device, &like, out);
 }
 
 hth_err hth_kmeans_open_points(hth_device *device, const hth_kmeans_points *points, size_t n,
                                size_t d, size_t k, uint32_t *labels, hth_kmeans_shard **out)
 {
     const hth_kmeans_shard like = {.points = *points, .n = n, .d = d, .k = k, .labels = labels};
-    return kmeans_shard_open(device, &like, out);
+    return kmeans_shard_new(device, &like, out);
 }
 
 void hth_kmeans_close(hth_kmeans_shard *shard)

@@ -17,6 +17,9 @@
 // results do not depend on the number of threads (kernels/cpu/kmeans/).
 //
 // All calls are made by the thread that owns the shards' device; nothing is locked.
+//
+// Several *members*, each with a run over all points, compute a range of them each (further below,
+// kmeans_member.c): what crosses between them is a *part* of each pass, which the caller passes on.
 #ifndef HTH_KERNELS_KMEANS_H
 #define HTH_KERNELS_KMEANS_H
 
@@ -130,6 +133,10 @@ hth_err hth_kmeans_open(hth_device *device, const float *x, size_t n, size_t d, 
 // hth_kmeans_open_points is the same for points that are read; points->ctx outlives the shard.
 hth_err hth_kmeans_open_points(hth_device *device, const hth_kmeans_points *points, size_t n,
                                size_t d, size_t k, uint32_t *labels, hth_kmeans_shard **out);
+// hth_kmeans_open_shared opens what `like` describes (without ops): its labels, in memory that is
+// shared with other members, keep what they have.
+hth_err hth_kmeans_open_shared(hth_device *device, const hth_kmeans_shard *like,
+                               hth_kmeans_shard **out);
 void hth_kmeans_close(hth_kmeans_shard *shard); // NULL is allowed
 // hth_kmeans_bytes is the memory that a run over one shard takes on `device`, at most, with its
 // labels and without its points; 0: the device has no K-means.
@@ -150,6 +157,7 @@ typedef enum hth_kmeans_phase {
     HTH_KMEANS_LOOKS,    // all points are looked at: their mean, and whether they are numbers
     HTH_KMEANS_SEEDS,    // k-means++: a pass over the points for each centroid
     HTH_KMEANS_ITERATES, // a pass for each iteration
+    HTH_KMEANS_REFILLS,  // .. and one more where clusters are empty: the farthest points
     HTH_KMEANS_ENDS,     // labels and inertia of the last centroids
     HTH_KMEANS_DONE
 } hth_kmeans_phase;
@@ -179,5 +187,34 @@ hth_err hth_kmeans_begin(const hth_kmeans *what, hth_kmeans_shard *const *shards
 hth_err hth_kmeans_go(hth_kmeans_run *run, size_t points);
 hth_kmeans_at hth_kmeans_where(const hth_kmeans_run *run);
 void hth_kmeans_finish(hth_kmeans_run *run); // NULL is allowed
+
+// ---- a member's run
+// In each pass a member computes a range of points (hth_kmeans_range, hth_kmeans_go), writes what
+// it found (hth_kmeans_part), and goes on with what all found (hth_kmeans_join): in the same order
+// the same bits. A range can be computed again, also another one, until the pass is joined.
+
+// hth_kmeans_member makes a run that has just begun, of one shard of all points, a member's.
+// k-means++ is the lead's alone: the others have no points of its passes.
+void hth_kmeans_member(hth_kmeans_run *run, bool leads);
+// hth_kmeans_range begins the present pass of points [first, first + n). `again`: labels may be of
+// an attempt at this pass that was given up, so that it is no sign of the end if none changes.
+hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again);
+// hth_kmeans_trial, after the range of the first look, assigns at most `points` of its points to
+// centroids that do not count: how long that takes tells what an iteration will. Labels are spoilt.
+hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t points);
+// hth_kmeans_ranged: all of the range is computed.
+bool hth_kmeans_ranged(const hth_kmeans_run *run);
+// hth_kmeans_part writes at most hth_kmeans_part_bytes, aligned to 8. HTH_EIO and so on: a point
+// cannot be read.
+size_t hth_kmeans_part_bytes(size_t k, size_t d);
+hth_err hth_kmeans_part(hth_kmeans_run *run, void *part);
+// hth_kmeans_join ends the pass with the parts of all who had points of it, in their order.
+// HTH_ECORRUPT: they are of no run like this; HTH_ENOMEM.
+hth_err hth_kmeans_join(hth_kmeans_run *run, const void *const *parts, size_t n_parts);
+// Between two passes a run's state can be written (aligned to 8), and another member's run go on
+// from it. HTH_ECORRUPT, HTH_ENOMEM.
+size_t hth_kmeans_state_bytes(size_t k, size_t d);
+void hth_kmeans_state_write(const hth_kmeans_run *run, void *state);
+hth_err hth_kmeans_state_read(hth_kmeans_run *run, const void *state);
 
 #endif

@@ -7,21 +7,34 @@
 
 typedef struct kmeans_seeds kmeans_seeds; // kmeans_seed.c
 
-// A pass goes over all points of all shards; `shard` and `point` are where it is.
+// A point that is far from its centroid.
+typedef struct kmeans_far {
+    double squared;
+    size_t row; // among all points; SIZE_MAX: there is none
+    uint32_t label;
+    const float *x; // (d); NULL: to be read
+} kmeans_far;
+
+// A pass goes over all points of all shards, or over a member's range of its one shard; `shard` and
+// `point` are where it is.
 struct hth_kmeans_run {
     const hth_kmeans *what;
     hth_kmeans_shard *const *shards;
     size_t n_shards, n, d, k; // n: points of all shards
     hth_kmeans_phase phase;
     size_t shard, point, passed; // passed: points of the pass that are done
-    float *mean;                 // (d)
-    double *exact;               // (d) the mean in double
-    double variance;             // of a column, in the mean
-    float *origin;               // (d) the first point
-    double *moments;             // (2, d) sums and sums of squares
-    double *memory;              // of all that is (k, d)
-    double *centroids, *next;    // (k, d)
+    bool member, leads, again;
+    size_t from, range;       // a member's: its first point, and how many
+    float *mean;              // (d)
+    double *exact;            // (d) the mean in double
+    double variance;          // of a column, in the mean
+    float *origin;            // (d) the first point
+    double *moments;          // (2, d) sums and sums of squares
+    double *memory;           // of all that is (k, d)
+    double *centroids, *next; // (k, d)
     hth_kmeans_sums all, part;
+    kmeans_far *far;     // a heap of the farthest points; NULL: no cluster is empty
+    size_t n_far;        // .. at most
     kmeans_seeds *seeds; // NULL: no k-means++, or it is over
     size_t draws;        // random numbers so far
     bool saved;          // it goes on with centroids that there are
@@ -40,6 +53,11 @@ hth_err kmeans_bad(const char *what, size_t row, const float *x, size_t d);
 // kmeans_limit is the largest value whose squared distances stay finite in f32, with d columns.
 float kmeans_limit(size_t d);
 
+// kmeans_joined goes on after a pass whose sums are those of all points.
+hth_err kmeans_joined(hth_kmeans_run *run);
+// kmeans_begin_pass begins a pass of the present phase, of all points or of the member's range.
+void kmeans_begin_pass(hth_kmeans_run *run);
+
 // kmeans_seed begins: it sets run->centroids, or opens run->seeds, whose passes follow.
 hth_err kmeans_seed(hth_kmeans_run *run);
 // kmeans_seed_piece takes part of a pass; kmeans_seed_passed ends it, *over after the last one.
@@ -50,9 +68,25 @@ size_t kmeans_seeded(const hth_kmeans_run *run);
 // kmeans_seed_bytes is what k-means++ takes.
 uint64_t kmeans_seed_bytes(size_t n, size_t d, size_t k);
 
-// kmeans_update makes run->next of the sums run->all, and stores the sum of the squared moves. An
-// empty cluster takes the point that is farthest from its centroid, away from a cluster that has
-// others; if all points lie on their centroids, it stays where it was. HTH_ENOMEM.
-hth_err kmeans_update(hth_kmeans_run *run, double *shift);
+// kmeans_empty counts the clusters without points in run->all.
+size_t kmeans_empty(const hth_kmeans_run *run);
+// kmeans_far_open makes run->far ready for so many empty clusters; a pass fills it piece by piece,
+// and kmeans_far_sort brings the farthest first. HTH_ENOMEM.
+hth_err kmeans_far_open(hth_kmeans_run *run, size_t empty);
+void kmeans_far_begin(hth_kmeans_run *run);
+hth_err kmeans_far_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece);
+void kmeans_far_sort(kmeans_far *far, size_t n);
+// kmeans_refill has empty clusters take points of far[0 .. n), which is sorted: each the farthest
+// that is left, away from a cluster that has others. Where all points lie on their centroids a
+// cluster stays where it was.
+hth_err kmeans_refill(hth_kmeans_run *run, const kmeans_far *far, size_t n);
+// kmeans_collect adds up what the shards found in an assignment, kmeans_ends in the last one.
+void kmeans_collect(hth_kmeans_run *run);
+void kmeans_ends(hth_kmeans_run *run);
+// kmeans_summed follows an assignment whose sums are those of all points: kmeans_update, or where
+// clusters are empty another pass before that. HTH_ENOMEM.
+hth_err kmeans_summed(hth_kmeans_run *run);
+// kmeans_update moves the centroids, which ends an iteration.
+void kmeans_update(hth_kmeans_run *run);
 
 #endif

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#define FAR_POINTS ((size_t)1 << 16) // whose distances are looked at together
+
 // ---- begin and end
 
 static hth_err run_check(const hth_kmeans_run *run)
@@ -85,6 +87,7 @@ void hth_kmeans_finish(hth_kmeans_run *run)
 {
     if (run != NULL) {
         kmeans_seed_close(run->seeds);
+        hth_free(run->far);
         hth_free(run->mean);
         hth_free(run->moments);
         hth_free(run->memory);
@@ -113,13 +116,13 @@ static hth_err looks_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)
 {
     hth_kmeans_shard *shard = run->shards[run->shard];
     hth_kmeans_moments sums = {.sum = run->moments, .square = run->moments + run->d};
-    if (run->passed == 0) {
+    if (run->passed == 0 && !run->member) {
         memcpy(run->origin, piece->x, run->d * sizeof *run->origin);
     }
     shard->ops->moments(shard, piece, run->origin, kmeans_limit(run->d), &sums);
-    return sums.bad == piece->n
-               ? HTH_OK
-               : kmeans_bad("point", run->passed + sums.bad, piece->x + sums.bad * run->d, run->d);
+    return sums.bad == piece->n ? HTH_OK
+                                : kmeans_bad("point", run->from + run->passed + sums.bad,
+                                             piece->x + sums.bad * run->d, run->d);
 }
 
 static void looks_end(hth_kmeans_run *run)
@@ -135,76 +138,24 @@ static void looks_end(hth_kmeans_run *run)
     }
 }
 
-// ---- iterations
+// ---- passes
 
-static void iterate_begin(hth_kmeans_run *run, hth_kmeans_phase phase)
+void kmeans_begin_pass(hth_kmeans_run *run)
 {
     hth_kmeans_centroids to = {run->centroids, run->mean};
-    run->phase = phase;
-    for (size_t m = 0; m < run->n_shards; m++) {
-        run->shards[m]->ops->begin(run->shards[m], &to, phase == HTH_KMEANS_ITERATES);
+    bool assigns = run->phase == HTH_KMEANS_ITERATES || run->phase == HTH_KMEANS_ENDS;
+    if (run->phase == HTH_KMEANS_LOOKS) {
+        memset(run->moments, 0, 2 * run->d * sizeof *run->moments);
+    }
+    run->shard = run->passed = 0;
+    run->point = run->from;
+    if (run->phase == HTH_KMEANS_REFILLS) {
+        kmeans_far_begin(run);
+    }
+    for (size_t m = 0; m < run->n_shards && assigns; m++) {
+        run->shards[m]->ops->begin(run->shards[m], &to, run->phase == HTH_KMEANS_ITERATES);
     }
 }
-
-static void iterate_add(hth_kmeans_run *run)
-{
-    for (size_t j = 0; j < run->k * run->d; j++) {
-        run->all.sum[j] += run->part.sum[j];
-    }
-    for (size_t c = 0; c < run->k; c++) {
-        run->all.count[c] += run->part.count[c];
-    }
-    run->all.changed += run->part.changed;
-}
-
-// The inertia of the centroids that points were compared with, by their sums: with deviations from
-// the mean, |x - c|^2 adds up to |x|^2 - 2 c x + |c|^2.
-static double iterate_inertia(const hth_kmeans_run *run)
-{
-    double inertia = run->variance * (double)run->d * (double)run->n;
-    for (size_t c = 0; c < run->k; c++) {
-        double count = (double)run->all.count[c];
-        for (size_t j = 0; j < run->d; j++) {
-            double mean = run->exact[j], at = run->centroids[c * run->d + j] - mean;
-            inertia += at * (count * at - 2 * (run->all.sum[c * run->d + j] - count * mean));
-        }
-    }
-    return inertia > 0 ? inertia : 0;
-}
-
-static hth_err iterate_end(hth_kmeans_run *run)
-{
-    double shift;
-    for (size_t m = 0; m < run->n_shards; m++) {
-        run->shards[m]->ops->end(run->shards[m], m == 0 ? &run->all : &run->part);
-        if (m > 0) {
-            iterate_add(run);
-        }
-    }
-    run->inertia = iterate_inertia(run);
-    HTH_TRY(kmeans_update(run, &shift));
-    double *old = run->centroids;
-    run->centroids = run->next;
-    run->next = old;
-    run->iterations++;
-    run->converged = run->all.changed == 0 || shift <= run->what->tolerance * run->variance;
-    bool over = run->converged || run->iterations >= run->what->iterations;
-    iterate_begin(run, over ? HTH_KMEANS_ENDS : HTH_KMEANS_ITERATES);
-    return HTH_OK;
-}
-
-static void ends_end(hth_kmeans_run *run)
-{
-    run->inertia = 0;
-    for (size_t m = 0; m < run->n_shards; m++) {
-        hth_kmeans_sums last = {0};
-        run->shards[m]->ops->end(run->shards[m], &last);
-        run->inertia += last.inertia;
-    }
-    run->phase = HTH_KMEANS_DONE;
-}
-
-// ---- passes
 
 // run_iterates begins the iterations, of which a run that goes on may have done all.
 static void run_iterates(hth_kmeans_run *run)
@@ -212,15 +163,17 @@ static void run_iterates(hth_kmeans_run *run)
     bool over = run->iterations >= run->what->iterations;
     kmeans_seed_close(run->seeds);
     run->seeds = NULL;
-    iterate_begin(run, over ? HTH_KMEANS_ENDS : HTH_KMEANS_ITERATES);
+    run->phase = over ? HTH_KMEANS_ENDS : HTH_KMEANS_ITERATES;
 }
 
+// Of members the lead alone chooses by k-means++; the others have a pass for it, without points.
 static hth_err run_seeds(hth_kmeans_run *run)
 {
-    if (!run->saved) {
+    bool waits = run->member && !run->leads && run->what->init == HTH_KMEANS_PLUS_PLUS;
+    if (!run->saved && !waits) {
         HTH_TRY(kmeans_seed(run));
     }
-    if (run->seeds != NULL) {
+    if (!run->saved && (waits || run->seeds != NULL)) {
         run->phase = HTH_KMEANS_SEEDS;
     } else {
         run_iterates(run);
@@ -228,28 +181,65 @@ static hth_err run_seeds(hth_kmeans_run *run)
     return HTH_OK;
 }
 
-static hth_err run_passed(hth_kmeans_run *run)
+static hth_err run_joined(hth_kmeans_run *run)
 {
-    bool over = false;
-    run->shard = run->point = run->passed = 0;
     switch (run->phase) {
     case HTH_KMEANS_LOOKS:
         looks_end(run);
         return run_seeds(run);
     case HTH_KMEANS_SEEDS:
-        HTH_TRY(kmeans_seed_passed(run, &over));
-        if (over) {
-            run_iterates(run);
-        }
+        run_iterates(run);
         return HTH_OK;
     case HTH_KMEANS_ITERATES:
-        return iterate_end(run);
+        return kmeans_summed(run);
+    case HTH_KMEANS_REFILLS:
+        hth_free(run->far);
+        run->far = NULL;
+        kmeans_update(run);
+        return HTH_OK;
     case HTH_KMEANS_ENDS:
     case HTH_KMEANS_DONE:
         break;
     }
-    ends_end(run);
+    run->phase = HTH_KMEANS_DONE;
     return HTH_OK;
+}
+
+hth_err kmeans_joined(hth_kmeans_run *run)
+{
+    HTH_TRY(run_joined(run));
+    run->from = run->range = 0; // a member's next one is decided later
+    kmeans_begin_pass(run);
+    return HTH_OK;
+}
+
+// run_collect adds up what the shards found.
+static hth_err run_collect(hth_kmeans_run *run)
+{
+    if (run->phase == HTH_KMEANS_ITERATES) {
+        kmeans_collect(run);
+    } else if (run->phase == HTH_KMEANS_ENDS) {
+        kmeans_ends(run);
+    } else if (run->phase == HTH_KMEANS_REFILLS) {
+        kmeans_far_sort(run->far, run->n_far);
+        return kmeans_refill(run, run->far, run->n_far);
+    }
+    return HTH_OK;
+}
+
+// run_passed ends a pass. k-means++ is many of them; a member's others end with hth_kmeans_join.
+static hth_err run_passed(hth_kmeans_run *run)
+{
+    bool over = true;
+    if (run->phase == HTH_KMEANS_SEEDS) {
+        HTH_TRY(kmeans_seed_passed(run, &over));
+        kmeans_begin_pass(run);
+    }
+    if (!over || run->member) {
+        return HTH_OK;
+    }
+    HTH_TRY(run_collect(run));
+    return kmeans_joined(run);
 }
 
 static hth_err run_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)
@@ -257,6 +247,9 @@ static hth_err run_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)
     hth_kmeans_shard *shard = run->shards[run->shard];
     if (run->phase == HTH_KMEANS_LOOKS) {
         return looks_piece(run, piece);
+    }
+    if (run->phase == HTH_KMEANS_REFILLS) {
+        return kmeans_far_piece(run, piece);
     }
     if (run->phase == HTH_KMEANS_SEEDS) {
         kmeans_seed_piece(run, piece);
@@ -266,14 +259,24 @@ static hth_err run_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)
     return HTH_OK;
 }
 
+// run_left is how many points of the present shard are not done.
+static size_t run_left(const hth_kmeans_run *run)
+{
+    size_t end = run->member ? run->from + run->range : run->shards[run->shard]->n;
+    return end - run->point;
+}
+
 // run_count is how many of at most `points` points come next. Seeds are added up in whole chunks.
 static size_t run_count(const hth_kmeans_run *run, size_t points)
 {
     const hth_kmeans_shard *shard = run->shards[run->shard];
-    size_t left = shard->n - run->point;
+    size_t left = run_left(run);
     if (run->phase == HTH_KMEANS_SEEDS) {
         size_t chunks = points / HTH_KMEANS_CHUNK;
         points = (chunks > 0 ? chunks : 1) * HTH_KMEANS_CHUNK;
+    }
+    if (run->phase == HTH_KMEANS_REFILLS && points > FAR_POINTS) {
+        points = FAR_POINTS;
     }
     if (shard->x == NULL && points > shard->points.most) {
         points = shard->points.most;
@@ -285,15 +288,18 @@ static size_t run_count(const hth_kmeans_run *run, size_t points)
 hth_err hth_kmeans_go(hth_kmeans_run *run, size_t points)
 {
     size_t done = 0;
-    bool passed = false;
-    while (run->phase != HTH_KMEANS_DONE && !passed && (done == 0 || done < points)) {
+    bool passed = run->phase == HTH_KMEANS_DONE || (run->member && hth_kmeans_ranged(run));
+    if (passed) {
+        return HTH_OK;
+    }
+    while (!passed && (done == 0 || done < points)) {
         hth_kmeans_piece piece = {.first = run->point, .n = run_count(run, points - done)};
         HTH_TRY(kmeans_rows(run, run->shard, piece.first, piece.n, &piece.x));
         HTH_TRY(run_piece(run, &piece));
         done += piece.n;
         run->passed += piece.n;
         run->point += piece.n;
-        if (run->point == run->shards[run->shard]->n) {
+        if (run_left(run) == 0) {
             run->point = 0;
             run->shard++;
         }
