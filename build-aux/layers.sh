@@ -59,7 +59,7 @@ room engine $below_engine engine/local/local.h engine/process/proxy.h engine/rou
 room engine/local $below_engine engine engine/serve engine/train engine/train/queue engine/query
 room engine/serve $below_engine
 room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
-room engine/train/kmeans $below_engine engine/train engine/serve/version_swap.h
+room engine/train/kmeans $below_engine engine/train engine/serve/version_swap.h group
 room engine/train/queue $below_engine engine/train engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine

@@ -168,7 +168,6 @@ static void refused(void **state)
                     "names device cpu:1 twice");
     refused_at_once(&f, "{\"model\":\"mlp_sgd\",\"on\":\"all\",\"batch\":1}",
                     "a batch of 1 samples is too small for 2 devices");
-    expect(&f, &mlp, data, "{\"on\": \"all\", \"kind\": \"kmeans\"}", "is on one device");
     expect(&f, &mlp, data, "{\"on\": \"all\", \"accumulate\": 2}", "and several devices");
     expect(&f, &mlp, data, "{\"on\": \"all\", \"loss\": \"other\"}", "loss");
     static const char *const shards[] = {

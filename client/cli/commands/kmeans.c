@@ -50,8 +50,8 @@ static int kmeans_arguments(const hth_cli *cli, json_t **out)
 
 static int kmeans_print(const hth_cli *cli, const json_t *doc)
 {
-    static const char *const keys[] = {"inertia", "iterations", "converged",
-                                       "ms",      "seconds",    "version"};
+    static const char *const keys[] = {"inertia", "iterations", "converged", "ms",
+                                       "seconds", "version",    "shards"};
     json_t *shown = json_object();
     json_object_set(shown, "saved_as", json_object_get(doc, "job"));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -66,7 +66,10 @@ static int cmd_kmeans(hth_cli *cli)
 }
 
 static const hth_option kmeans_options[] = {
-    OPTION_ON,
+    {"on", HTH_OPTION_TEXT, "DEVICE,..|all",
+     "device to compute on (cpu:1); of several each takes a shard of the points"},
+    {"shards", HTH_OPTION_PATH, "FILE",
+     "repeat the shards of an earlier job on these devices (\"shards\" of its summary)"},
     {"k", HTH_OPTION_INT, "N", "number of clusters"},
     {"iterations", HTH_OPTION_INT, "I", "iterations, at most (300)"},
     {"init", HTH_OPTION_DATA, "k-means++|random|FILE",

@@ -2,6 +2,7 @@
 // A K-means job's way through its iterations, a slice at a time.
 #include "engine/train/kmeans/kmeans_job_impl.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
 #include "engine/serve/version_swap.h"
@@ -23,10 +24,14 @@ static void part_points(kmeans_job *job, size_t points, uint64_t took_ns)
     job->points = want > JOB_POINTS ? (size_t)want : JOB_POINTS;
 }
 
-// job_part computes until the slice is over, or a pass is. On the device's other threads.
-static hth_err job_part(void *arg)
+// job_passed: the pass is over, or a member's range of it.
+static bool job_passed(const kmeans_job *job)
 {
-    kmeans_job *job = arg;
+    return job->at.pass == 0 || (job->group != NULL && hth_kmeans_ranged(job->run));
+}
+
+hth_err kmeans_part(kmeans_job *job)
+{
     uint64_t start_ns = hth_now_ns(), now_ns;
     size_t before;
     do {
@@ -41,8 +46,17 @@ static hth_err job_part(void *arg)
         if (job->at.pass == before + points) { // else fewer were left
             part_points(job, points, now_ns - then_ns);
         }
-    } while (job->at.pass > 0 && now_ns - start_ns < JOB_SLICE_NS);
-    job->part_ns += now_ns - start_ns;
+    } while (!job_passed(job) && now_ns - start_ns < JOB_SLICE_NS);
+    job->pass_ns += now_ns - start_ns;
+    return HTH_OK;
+}
+
+static hth_err job_part(void *arg)
+{
+    kmeans_job *job = arg;
+    job->pass_ns = 0;
+    HTH_TRY(kmeans_part(job));
+    job->part_ns += job->pass_ns;
     return HTH_OK;
 }
 
@@ -60,7 +74,7 @@ static const char *job_kept(const kmeans_job *job, char text[80])
 static void job_save(kmeans_job *job)
 {
     uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS);
-    if (kmeans_save(job) != HTH_OK) {
+    if (kmeans_leads(job) && kmeans_save(job) != HTH_OK) {
         snprintf(job->trouble, sizeof job->trouble,
                  "its last checkpoint could not be written; the next one is due at its usual time: "
                  "%.400s",
@@ -104,7 +118,7 @@ static hth_err job_iterated(kmeans_job *job)
         return hth_no_memory("a K-means job");
     }
     kmeans_event(job);
-    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0;
+    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && kmeans_leads(job);
     bool counted = job->spec.checkpoint > 0 && job->at.iterations % job->spec.checkpoint == 0;
     if (counted || (timed && hth_now_ns() >= job->due_ns)) {
         job_save(job);
@@ -150,11 +164,32 @@ static hth_err job_end(kmeans_job *job, bool *done)
     return kmeans_summary(job);
 }
 
+// job_over ends a member whose lead has ended the group, or a lead that somebody refused.
+static hth_err job_over(kmeans_job *job, bool *done)
+{
+    if (kmeans_leads(job)) {
+        return hth_fail(HTH_ECANCELED, "the group was ended");
+    }
+    *done = true;
+    job->r->json = hth_strdup("{}");
+    return job->r->json != NULL ? HTH_OK : hth_no_memory("a K-means job");
+}
+
+// job_computes takes the next part of a pass; *over: the job's group has ended.
+static hth_err job_computes(kmeans_job *job, bool *over)
+{
+    *over = false;
+    if (job->group == NULL) {
+        return hth_work_elsewhere(job->ms->site->queue, job_part, job);
+    }
+    return kmeans_group_slice(job, over);
+}
+
 static hth_err kmeans_slice(hth_job *base, bool *done)
 {
     kmeans_job *job = kmeans_job_of(base);
     hth_kmeans_phase before = job->at.phase;
-    size_t iterations = job->at.iterations;
+    bool over;
     *done = false;
     if (job->r->canceled) {
         return job_canceled(job);
@@ -167,15 +202,20 @@ static hth_err kmeans_slice(hth_job *base, bool *done)
         job->due_ns = job->first_ns +
                       (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
     }
-    HTH_TRY(hth_work_elsewhere(job->ms->site->queue, job_part, job));
+    HTH_TRY(job_computes(job, &over));
+    if (over) {
+        return job_over(job, done);
+    }
+    bool iterated = json_array_size(job->history) < job->at.iterations;
     if (job->at.phase != before) {
         job_begins(job, before);
-        job->part_ns = job->at.iterations > iterations ? job->part_ns : 0;
+        bool within = iterated || job->at.phase == HTH_KMEANS_REFILLS; // an iteration goes on
+        job->part_ns = within ? job->part_ns : 0;
     }
-    if (job->at.iterations > iterations) {
+    if (iterated) {
         HTH_TRY(job_iterated(job));
     }
-    return job->at.phase == HTH_KMEANS_DONE ? job_end(job, done) : HTH_OK;
+    return job->at.phase == HTH_KMEANS_DONE && kmeans_leads(job) ? job_end(job, done) : HTH_OK;
 }
 
 // ---- what the queue asks
@@ -212,7 +252,7 @@ static void kmeans_number(hth_job *job, uint64_t id)
 
 static hth_err kmeans_save_now(hth_job *job)
 {
-    return kmeans_save(kmeans_job_of(job));
+    return kmeans_leads(kmeans_job_of(job)) ? kmeans_save(kmeans_job_of(job)) : HTH_OK;
 }
 
 static int64_t kmeans_saved(const hth_job *job)
@@ -224,6 +264,9 @@ static int64_t kmeans_saved(const hth_job *job)
 static hth_err kmeans_leave(hth_job *base)
 {
     kmeans_job *job = kmeans_job_of(base);
+    if (job->group != NULL) {
+        return hth_fail(HTH_EBUSY, "it is a group's job");
+    }
     double step_us = kmeans_iteration_ms(job) * 1e3;
     json_t *had =
         json_pack("{s:I, s:i, s:I, s:f}", "need_bytes", (json_int_t)job->bytes, "host_bytes", 0,

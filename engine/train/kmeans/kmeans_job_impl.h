@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/kmeans/kmeans_job_impl.h - the inside of a K-means job: kmeans_open.c (what it is
-// made of), kmeans_job.c (its iterations), kmeans_checkpoint.c, kmeans_tell.c (what is told of it).
+// made of), kmeans_job.c (its iterations), kmeans_group.c (on several devices),
+// kmeans_checkpoint.c, kmeans_tell.c (what is told of it).
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
 
@@ -9,6 +10,8 @@
 #include "engine/train/kmeans/kmeans_source.h"
 #include "engine/train/kmeans/kmeans_spec.h"
 #include "runtime/job_memory.h"
+
+typedef struct kmeans_group kmeans_group; // kmeans_group.c
 
 typedef struct kmeans_job {
     hth_job job; // first
@@ -20,12 +23,13 @@ typedef struct kmeans_job {
     char name[HTH_CHECKPOINT_JOB]; // the job's, and the result's
     hth_kmeans_source source;
     float *start;     // (k, d); NULL: none was given
-    uint32_t *labels; // (n)
+    uint32_t *labels; // (n); of a group, in its memory
     hth_kmeans_shard *shard;
     hth_kmeans_run *run;
     hth_kmeans_at at;
-    size_t kept;     // iterations before the run that is at work
-    json_t *history; // [[inertia, ms, 0], ..]
+    kmeans_group *group; // NULL: it is on one device
+    size_t kept;         // iterations before the run that is at work
+    json_t *history;     // [[inertia, ms, 0], ..]
     json_t *planned;
     double predicted_ns; // an iteration
     // memory of the device
@@ -36,7 +40,8 @@ typedef struct kmeans_job {
     // time
     size_t points;            // that are looked at between two looks at the clock
     uint64_t first_ns;        // when it made its first slice here, 0: it has not
-    uint64_t part_ns;         // of the present iteration's slices
+    uint64_t part_ns;         // of the present iteration's slices, or of its group's rounds
+    uint64_t pass_ns;         // of the present pass's slices
     uint64_t ran_ms;          // of its time limit, before its first slice here
     uint64_t due_ns;          // when the next checkpoint is due
     double step_ms, total_ms; // of the last iteration; of all that were made here
@@ -51,8 +56,38 @@ static inline kmeans_job *kmeans_job_of(const hth_job *job)
     return (kmeans_job *)job;
 }
 
-extern const hth_job_ops kmeans_job_ops; // kmeans_job.c
-void kmeans_free(hth_job *job);          // kmeans_open.c
+// kmeans_leads: it alone stores anything and is told of, as the lead of its group or without one.
+static inline bool kmeans_leads(const kmeans_job *job)
+{
+    return job->r->member <= 1;
+}
+
+// kmeans_job.c
+extern const hth_job_ops kmeans_job_ops;
+// kmeans_part computes until the slice is over, or a pass is. On the device's other threads.
+hth_err kmeans_part(kmeans_job *job);
+
+void kmeans_free(hth_job *job); // kmeans_open.c
+
+// kmeans_group.c
+// kmeans_group_check looks whether the points can be shared by a job's group, if it is a member of
+// one. HTH_EINVAL.
+hth_err kmeans_group_check(const kmeans_job *job);
+int kmeans_group_members(const kmeans_job *job);
+// kmeans_group_bytes is a member's part of what crosses.
+uint64_t kmeans_group_bytes(const kmeans_job *job);
+// kmeans_group_open joins, and sets job->labels; `iterations` are done before. On error the group
+// is closed with the job.
+hth_err kmeans_group_open(kmeans_job *job, size_t iterations);
+void kmeans_group_close(kmeans_job *job); // leaves
+// kmeans_group_slice computes part of a round, or waits a moment for the others; *over: the group
+// has ended.
+hth_err kmeans_group_slice(kmeans_job *job, bool *over);
+// kmeans_group_row is [{"member", "samples", "sample_ms", "joined"}, ..], the caller's.
+json_t *kmeans_group_row(const kmeans_job *job);
+// kmeans_group_sequence is [[iteration, points of member 0, 1, ..], ..], whenever shards changed;
+// the job's.
+json_t *kmeans_group_sequence(const kmeans_job *job);
 
 // kmeans_checkpoint.c
 // kmeans_save makes a checkpoint of where the job stands. kmeans_load reads the last one:

@@ -83,7 +83,10 @@ static hth_err open_window(kmeans_job *job)
 {
     hth_kmeans_source *s = &job->source;
     uint64_t row = s->d * sizeof(float), budget = 0;
-    uint64_t fixed = hth_kmeans_bytes(job->ms->site->device, &job->spec.what, s->n, s->d);
+    hth_kmeans what = job->spec.what;
+    what.init = kmeans_leads(job) ? what.init : HTH_KMEANS_RANDOM; // k-means++ is the lead's
+    uint64_t fixed = hth_kmeans_bytes(job->ms->site->device, &what, s->n, s->d);
+    fixed += kmeans_group_bytes(job);
     uint64_t whole = fixed + s->n * row;
     size_t most = 0;
     if (job->spec.budget != NULL) {
@@ -179,36 +182,80 @@ static hth_err open_quota(const kmeans_job *job)
 
 // ---- all of it
 
-static hth_err open_run(kmeans_job *job)
+// open_shard makes labels and the shard of all points; of a group labels are shared.
+static hth_err open_shard(kmeans_job *job, size_t iterations)
 {
     hth_kmeans_source *s = &job->source;
-    hth_device *device = job->ms->site->device;
-    const hth_kmeans_points points = hth_kmeans_source_points(s);
-    const float *all = hth_kmeans_source_all(s);
-    size_t k = job->spec.what.k;
+    hth_kmeans_shard like = {.x = hth_kmeans_source_all(s),
+                             .points = hth_kmeans_source_points(s),
+                             .n = s->n,
+                             .d = s->d,
+                             .k = job->spec.what.k};
+    if (job->r->member > 0) {
+        HTH_TRY(kmeans_group_open(job, iterations));
+    } else {
+        job->labels = hth_alloc_large(s->n * sizeof *job->labels);
+        HTH_TRY(job->labels != NULL ? HTH_OK : hth_no_memory("%zu labels", s->n));
+        memset(job->labels, 0xFF, s->n * sizeof *job->labels);
+    }
+    like.labels = job->labels;
+    return hth_kmeans_open_shared(job->ms->site->device, &like, &job->shard);
+}
+
+static hth_err open_begin(kmeans_job *job, const hth_kmeans_saved *saved)
+{
+    HTH_TRY(open_shard(job, saved->iterations));
+    HTH_TRY(hth_kmeans_begin(&job->spec.what, &job->shard, 1,
+                             saved->centroids != NULL ? saved : NULL, &job->run));
+    if (job->group != NULL) {
+        hth_kmeans_member(job->run, kmeans_leads(job));
+    }
+    return HTH_OK;
+}
+
+static hth_err open_run(kmeans_job *job)
+{
     double *centroids = NULL;
     hth_kmeans_saved saved = {.iterations = 0};
-    job->labels = hth_alloc_large(s->n * sizeof *job->labels);
-    HTH_TRY(job->labels != NULL ? HTH_OK : hth_no_memory("%zu labels", s->n));
-    HTH_TRY(all != NULL
-                ? hth_kmeans_open(device, all, s->n, s->d, k, job->labels, &job->shard)
-                : hth_kmeans_open_points(device, &points, s->n, s->d, k, job->labels, &job->shard));
-    HTH_TRY(kmeans_load(job, &centroids, &saved.iterations));
+    if (kmeans_leads(job)) { // the others take its state
+        HTH_TRY(kmeans_load(job, &centroids, &saved.iterations));
+    }
     saved.centroids = centroids;
-    hth_err err = hth_kmeans_begin(&job->spec.what, &job->shard, 1,
-                                   centroids != NULL ? &saved : NULL, &job->run);
+    hth_err err = open_begin(job, &saved);
     hth_free(centroids);
     job->kept = job->at.iterations = saved.iterations;
     return err;
 }
 
-static hth_err open_job(kmeans_job *job)
+// open_result refuses a result that cannot be stored. It is the lead's alone.
+static hth_err open_result(kmeans_job *job)
 {
     hth_store *store = job->ms->store;
-    HTH_TRY(hth_kmeans_spec_read(job->args, &job->spec));
+    if (!kmeans_leads(job)) {
+        job->spec.time_limit = 0;
+        job->spec.checkpoint = 0;
+        return HTH_OK;
+    }
     HTH_TRY(hth_checkpoint_result(&(hth_train_spec){.save_as = job->spec.save_as}));
+    return hth_store_alias_free(store, job->name);
+}
+
+// open_reserve keeps space for the result.
+static hth_err open_reserve(kmeans_job *job)
+{
+    size_t bytes = hth_kmeans_model_bytes(job->spec.what.k, job->source.d) + OPEN_INDEX;
+    if (!kmeans_leads(job)) {
+        return HTH_OK;
+    }
+    hth_err err = hth_store_reserve(job->ms->store, bytes, &job->room);
+    return hth_err_prefix(err, "not enough space for the result of this job");
+}
+
+static hth_err open_job(kmeans_job *job)
+{
+    HTH_TRY(hth_kmeans_spec_read(job->args, &job->spec));
     HTH_TRY(hth_checkpoint_job(job->args, job->name));
-    HTH_TRY(hth_store_alias_free(store, job->name));
+    HTH_TRY(open_result(job));
     open_account(job);
     HTH_TRY(open_file(job, &job->spec.data, &job->source));
     size_t n = job->source.n, d = job->source.d, k = job->spec.what.k;
@@ -216,14 +263,14 @@ static hth_err open_job(kmeans_job *job)
         return hth_fail(HTH_EINVAL, "k is %zu, and there are %zu points: there must be as many", k,
                         n);
     }
+    HTH_TRY(kmeans_group_check(job));
     HTH_TRY(open_quota(job));
     HTH_TRY(open_start(job));
     double threads = job->ms->site->device->props.n_threads;
     job->predicted_ns = (double)n * (double)d * (double)(k + 16) / (OPEN_MACS * threads) * 1e9;
     HTH_TRY(open_window(job));
     HTH_TRY(open_admit(job));
-    hth_err err = hth_store_reserve(store, hth_kmeans_model_bytes(k, d) + OPEN_INDEX, &job->room);
-    HTH_TRY(hth_err_prefix(err, "not enough space for the result of this job"));
+    HTH_TRY(open_reserve(job));
     return open_run(job);
 }
 
@@ -232,6 +279,7 @@ void kmeans_free(hth_job *base)
     kmeans_job *job = kmeans_job_of(base);
     hth_kmeans_finish(job->run);
     hth_kmeans_close(job->shard);
+    kmeans_group_close(job);
     hth_kmeans_source_close(&job->source);
     if (job->bytes > 0) {
         hth_job_memory_set(job->ms->site, &job->share, &(hth_curve_point){.device_bytes = 0});

@@ -62,6 +62,9 @@ json_t *kmeans_times(const hth_job *base)
                             job->predicted_ns / 1e6, "measured_ms", "replans", 0, "planning", 0,
                             "step_ms", job->step_ms, "stall_ms", 0.0, "memory_bytes",
                             (json_int_t)job->bytes, "seconds_left");
+    if (job->group != NULL) {
+        json_object_set_new(doc, "members", kmeans_group_row(job));
+    }
     if (job->at.iterations > job->kept) {
         json_object_set_new(doc, "measured_ms", json_real(kmeans_iteration_ms(job)));
         json_object_set_new(doc, "seconds_left", json_real(kmeans_seconds_left(base)));
@@ -95,6 +98,9 @@ json_t *kmeans_state(const hth_job *base)
                                                        (int64_t)job->spec.what.iterations,
                                                        job->history, held, 0});
     json_decref(held);
+    if (job->group != NULL) {
+        json_object_set(doc, "shards", kmeans_group_sequence(job));
+    }
     if (job->version > 0) {
         tell_result(job, doc);
     }
@@ -108,6 +114,9 @@ hth_err kmeans_summary(kmeans_job *job)
     json_object_update_new(doc, json_pack("{s:s, s:I, s:O, s:[]}", "saved_as", job->name, "steps",
                                           (json_int_t)job->at.iterations, "history", job->history,
                                           "held_out"));
+    if (job->group != NULL) {
+        json_object_set(doc, "shards", kmeans_group_sequence(job));
+    }
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     job->r->json = text != NULL ? hth_strdup(text) : NULL;

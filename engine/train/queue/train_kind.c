@@ -50,10 +50,6 @@ hth_err hth_train_kind_open(hth_models *ms, hth_request *request, hth_train_even
         err = hth_fail(HTH_EINVAL, "there is no kind of job '%.40s': 'train' or 'kmeans'",
                        json_string_value(json_object_get(args, "kind")));
     }
-    if (kind != NULL && kind != &kinds[0] && request->member > 0) {
-        err = hth_fail(HTH_EINVAL, "a job of the kind '%s' is on one device, not on several",
-                       kind->name);
-    }
     json_decref(args);
     HTH_TRY(err);
     return kind->open(ms, request, events, out);
