@@ -33,6 +33,15 @@ static hth_err trainer_first(hth_trainer *trainer, const hth_tensor *inputs,
     return hth_quota_job(trainer->ms->site, &trainer->share, err);
 }
 
+// A step is ready when it has all its memory: a group's for its pass, which needs the most, before
+// another job takes that.
+static hth_err trainer_enter(hth_trainer *trainer)
+{
+    hth_trainer_shape *s = hth_trainer_current(trainer);
+    HTH_TRY(trainer->group ? hth_trainer_enter(trainer, &s->add) : HTH_OK);
+    return hth_trainer_enter(trainer, &s->apply);
+}
+
 // The device has the bytes that the first shape was planned for, but not in one piece: once more,
 // for the largest piece there is.
 static hth_err trainer_smaller(hth_trainer *trainer, const hth_tensor *inputs,
@@ -51,7 +60,7 @@ static hth_err trainer_smaller(hth_trainer *trainer, const hth_tensor *inputs,
         return err == HTH_ETOOBIG ? hth_fail(HTH_ENODEVMEM, "%s", why) : err;
     }
     trainer->current = trainer->n_shapes++;
-    return hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
+    return trainer_enter(trainer);
 }
 
 static bool trainer_same(const hth_trainer *trainer, const hth_trainer_shape *shape,
@@ -101,7 +110,7 @@ hth_err hth_trainer_prepare(hth_trainer *trainer, const hth_tensor *inputs,
     trainer->current = place;
     trainer->n_shapes += place == trainer->n_shapes;
     s->used = ++trainer->prepared;
-    hth_err err = hth_trainer_enter(trainer, &hth_trainer_current(trainer)->apply);
+    hth_err err = trainer_enter(trainer);
     if (err == HTH_ENODEVMEM && trainer->n_shapes == 1 && trainer->spec->budget == NULL &&
         !trainer->admission.exact) {
         err = trainer_smaller(trainer, inputs, target);
