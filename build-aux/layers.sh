@@ -60,7 +60,7 @@ room engine/local $below_engine engine engine/serve engine/train engine/train/qu
 room engine/serve $below_engine
 room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
 room engine/train/kmeans $below_engine engine/train engine/serve/version_swap.h group
-room engine/train/queue $below_engine engine/train engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair
+room engine/train/queue $below_engine engine/train engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair group/watch.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine group/group.h

@@ -6,6 +6,7 @@
 #include "group/group_impl.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/ipc/memfd.h"
 
 #include <errno.h>
@@ -19,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXCHANGE_MAGIC 0x70756f7267687468u
 // Of the file, which has holes: what members map of it follows from their model.
 #define EXCHANGE_BYTES ((uint64_t)1 << 40)
 #define EXCHANGE_PAGE  ((size_t)4096)
@@ -36,14 +36,14 @@ static void robust_init(pthread_mutex_t *mutex)
     pthread_mutexattr_destroy(&attr);
 }
 
-static void robust_lock(pthread_mutex_t *mutex)
+void group_region_lock(group_region *region)
 {
-    if (pthread_mutex_lock(mutex) == EOWNERDEAD) {
-        pthread_mutex_consistent(mutex);
+    if (pthread_mutex_lock(&region->lock) == EOWNERDEAD) {
+        pthread_mutex_consistent(&region->lock);
     }
 }
 
-static void event_wake(group_region *region)
+void group_wake(group_region *region)
 {
     atomic_fetch_add(&region->event, 1);
     syscall(SYS_futex, &region->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -77,7 +77,7 @@ void group_lock(hth_group *group)
     group_region *r = group->region;
     bool died = false;
     group->seen = atomic_load(&r->event);
-    robust_lock(&r->lock);
+    group_region_lock(r);
     for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
         if (r->seat[i].joined && &r->seat[i] != group->seat && seat_dead(&r->seat[i])) {
             seat_free(r, i);
@@ -85,16 +85,21 @@ void group_lock(hth_group *group)
         }
     }
     if (died) {
-        event_wake(r);
+        group_wake(r);
+    }
+}
+
+void group_region_unlock(group_region *region, bool changed)
+{
+    pthread_mutex_unlock(&region->lock);
+    if (changed) {
+        group_wake(region);
     }
 }
 
 void group_unlock(hth_group *group, bool changed)
 {
-    pthread_mutex_unlock(&group->region->lock);
-    if (changed) {
-        event_wake(group->region);
-    }
+    group_region_unlock(group->region, changed);
 }
 
 static void region_wait(hth_group *group, uint64_t ns)
@@ -105,9 +110,22 @@ static void region_wait(hth_group *group, uint64_t ns)
 
 // ---- the region
 
+// Whoever makes groups is one process.
+static uint64_t region_order(void)
+{
+    static _Atomic uint64_t last;
+    uint64_t before = atomic_load(&last), order;
+    do {
+        order = hth_now_ns();
+        order = order > before ? order : before + 1;
+    } while (!atomic_compare_exchange_weak(&last, &before, order));
+    return order;
+}
+
 static void region_init(group_region *region, int members)
 {
-    region->magic = EXCHANGE_MAGIC;
+    region->magic = GROUP_MAGIC;
+    region->order = region_order();
     region->members = (uint32_t)members;
     robust_init(&region->lock);
     for (int i = 0; i < members; i++) {
@@ -116,7 +134,7 @@ static void region_init(group_region *region, int members)
     }
 }
 
-static group_region *region_map(int fd, size_t bytes)
+group_region *group_map(int fd, size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return p != MAP_FAILED ? p : NULL;
@@ -131,7 +149,7 @@ hth_err hth_group_make(int members, int *fd)
     group_region *region = NULL;
     if (ftruncate(*fd, (off_t)EXCHANGE_BYTES) == 0 &&
         fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-        region = region_map(*fd, sizeof *region);
+        region = group_map(*fd, sizeof *region);
     }
     if (region == NULL) {
         hth_err err = hth_fail_errno(errno, "cannot make a group's shared memory");
@@ -146,19 +164,18 @@ hth_err hth_group_make(int members, int *fd)
 
 static bool region_end(int fd, bool begun_too, hth_err err, const char *why)
 {
-    group_region *region = region_map(fd, sizeof *region);
+    group_region *region = group_map(fd, sizeof *region);
     if (region == NULL) {
         return false;
     }
-    robust_lock(&region->lock);
+    group_region_lock(region);
     bool ends = begun_too || region->committed == 0 || region->closed;
     if (ends && !region->closed) {
         region->err = (int32_t)err;
         snprintf(region->why, sizeof region->why, "%s", why != NULL ? why : "");
         region->closed = 1;
     }
-    pthread_mutex_unlock(&region->lock);
-    event_wake(region);
+    group_region_unlock(region, true);
     munmap(region, sizeof *region);
     return ends;
 }
@@ -216,7 +233,7 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     size_t state = area + group_pages((members + 1) * floats * sizeof(float));
     group->mapped_bytes = state + group_pages(s->state_bytes);
     HTH_TRY(hth_memfd_check(fd, group->mapped_bytes));
-    group->region = region_map(fd, group->mapped_bytes);
+    group->region = group_map(fd, group->mapped_bytes);
     if (group->region == NULL) {
         return hth_fail_errno(errno, "cannot map %zu bytes of a group's shared memory",
                               group->mapped_bytes);
@@ -306,6 +323,7 @@ static hth_err member_sit(hth_group *group)
     seat->arrived = seat->summed = 0;
     seat->sample_us = 0;
     seat->joined = 1;
+    seat->away = 0;
     group->seat = seat;
     return HTH_OK;
 }
@@ -313,14 +331,12 @@ static hth_err member_sit(hth_group *group)
 static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
 {
     HTH_TRY(hth_memfd_check(fd, sizeof(group_region)));
-    group_region *head = region_map(fd, sizeof *head);
+    group_region *head = group_map(fd, sizeof *head);
     if (head == NULL) {
         return hth_fail_errno(errno, "cannot map a group's shared memory");
     }
     uint32_t members = head->members;
-    bool good = head->magic == EXCHANGE_MAGIC && members <= HTH_GROUP_MEMBERS &&
-                spec->member >= 0 && (uint32_t)spec->member < members && spec->steps >= 0 &&
-                spec->steps < INT32_MAX;
+    bool good = group_has(head, spec->member) && spec->steps >= 0 && spec->steps < INT32_MAX;
     munmap(head, sizeof *head);
     if (!good) {
         return hth_fail(HTH_EINVAL, "there is no member %d in this group of %u", spec->member,
@@ -358,6 +374,7 @@ const group_ops group_region_ops = {
     .state = region_state,
     .gave = region_gave,
     .took = region_took,
+    .parks = region_parks,
     .over = region_over,
     .seats = region_seats,
     .start = region_start,

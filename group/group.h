@@ -48,6 +48,8 @@ hth_err hth_group_make(int members, int *fd);
 // hth_group_refuse does so only before its first step; false: it goes on.
 void hth_group_end(int fd, hth_err err, const char *why);
 bool hth_group_refuse(int fd, hth_err err, const char *why);
+// hth_group_gone: that member does not come again, if it was to (group/watch.h).
+void hth_group_gone(int fd, int member);
 
 // hth_group_join maps the region and takes the member's seat; `spec` is copied, `fd` stays the
 // caller's. HTH_EINVAL: it does not agree with those who are there; HTH_EBUSY: the seat is taken.
@@ -76,6 +78,9 @@ hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round);
 void *hth_group_state(hth_group *group);
 void hth_group_gave(hth_group *group);
 void hth_group_took(hth_group *group);
+// hth_group_parks: of all who are there this member alone has the group's state. If it leaves now
+// that is to be written first, as for HTH_GROUP_GIVES: who comes next takes it.
+bool hth_group_parks(hth_group *group);
 // hth_group_over is why the group has ended; HTH_OK: its job is done.
 hth_err hth_group_over(hth_group *group);
 

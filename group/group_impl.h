@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // group/group_impl.h - what a group's calls do, by how its members exchange (group_ops.c). The
 // region, and a member's view of it: group.c (who is there), group_round.c (rounds), group_sum.c
-// (what is summed).
+// (what is summed), group_watch.c (the view from outside).
 #ifndef HTH_GROUP_GROUP_IMPL_H
 #define HTH_GROUP_GROUP_IMPL_H
 
@@ -12,12 +12,14 @@
 
 #define EXCHANGE_BUCKET ((size_t)1 << 18) // floats
 #define EXCHANGE_WHY    400
+#define GROUP_MAGIC     0x70756f7267687468u
 
 // A seat, and everything of the region but counters and contents, is written under the lock; the
 // weight also by its member alone, before it hands anything in.
 typedef struct group_seat {
     pthread_mutex_t alive;    // robust; held by its member's thread
     uint32_t joined, holds;   // holds: it has the group's state
+    uint32_t away;            // it gave its memory back, and comes again: it is waited for
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
     double weight, loss, sample_us;
@@ -25,7 +27,7 @@ typedef struct group_seat {
 } group_seat;
 
 typedef struct group_region {
-    uint64_t magic;
+    uint64_t magic, order; // order: of when it was made
     uint32_t members;
     pthread_mutex_t lock;   // robust
     _Atomic uint32_t event; // counts changes: what is slept on
@@ -39,7 +41,7 @@ typedef struct group_region {
     uint64_t given;  // for which round the state lies there
     uint32_t taking; // members that take part, as bits
     int64_t shards[HTH_GROUP_MEMBERS];
-    uint32_t closed;
+    _Atomic uint32_t closed, paused;
     int32_t err;
     char why[EXCHANGE_WHY];
     group_seat seat[HTH_GROUP_MEMBERS];
@@ -56,6 +58,7 @@ typedef struct group_ops {
     void *(*state)(hth_group *group);
     void (*gave)(hth_group *group);
     void (*took)(hth_group *group);
+    bool (*parks)(hth_group *group); // optional
     hth_err (*over)(hth_group *group);
     int (*seats)(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
     bool (*start)(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
@@ -118,10 +121,22 @@ static inline int64_t group_step(group_region *region)
            (region->round > 0 && region->round == region->committed);
 }
 
+// group_map maps the first bytes of a region, NULL: errno says why not. group_has: there is one,
+// and it has such a member.
+group_region *group_map(int fd, size_t bytes);
+static inline bool group_has(const group_region *region, int member)
+{
+    return region->magic == GROUP_MAGIC && region->members <= HTH_GROUP_MEMBERS && member >= 0 &&
+           (uint32_t)member < region->members;
+}
+
 // group_lock takes the region's lock, and notes who has died. Whoever died with it has left
-// nothing half done.
+// nothing half done. group_region_lock only takes it. group_wake wakes all who wait.
 void group_lock(hth_group *group);
 void group_unlock(hth_group *group, bool changed);
+void group_region_lock(group_region *region);
+void group_region_unlock(group_region *region, bool changed);
+void group_wake(group_region *region);
 
 // group.c: what every member has of its own, by its spec: where slots lie, what is left to hand in.
 hth_err group_arrays(hth_group *group, const hth_group_spec *spec);
@@ -129,10 +144,13 @@ void group_arrays_free(hth_group *group);
 size_t group_pages(size_t bytes); // whole ones
 
 // group_round.c
+// group_lacks: no round begins, because somebody is not there. The lock is held.
+bool group_lacks(const group_region *region);
 hth_group_turn region_begin(hth_group *group, hth_group_round *round);
 void *region_state(hth_group *group);
 void region_gave(hth_group *group);
 void region_took(hth_group *group);
+bool region_parks(hth_group *group);
 int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
 bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 bool region_alone(hth_group *group);

@@ -29,6 +29,11 @@ void hth_group_took(hth_group *group)
     group->ops->took(group);
 }
 
+bool hth_group_parks(hth_group *group)
+{
+    return group->ops->parks != NULL && group->ops->parks(group);
+}
+
 hth_err hth_group_over(hth_group *group)
 {
     return group->ops->over(group);

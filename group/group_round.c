@@ -36,24 +36,36 @@ static bool somebody_lacks(const group_region *region)
     return false;
 }
 
-// all_there: at first all that the group was made for; later those that are left, and the lead.
+// At first all that the group was made for are waited for; later the lead, and who comes again.
+bool group_lacks(const group_region *region)
+{
+    bool lacks = !present(region, HTH_GROUP_LEAD);
+    for (int i = 0; i < (int)region->members; i++) {
+        bool waited = region->committed == 0 || region->seat[i].away;
+        lacks = lacks || (waited && !present(region, i));
+    }
+    return lacks;
+}
+
+// all_there: who is waited for is there, and all who are have arrived.
 static bool all_there(const group_region *region)
 {
-    bool all = present(region, HTH_GROUP_LEAD);
+    bool all = !group_lacks(region);
     for (int i = 0; i < (int)region->members; i++) {
         const group_seat *seat = &region->seat[i];
-        all = all && (present(region, i) ? seat->holds && seat->arrived == region->round + 1
-                                         : region->committed > 0);
+        bool arrived = seat->holds && seat->arrived == region->round + 1;
+        all = all && (arrived || !present(region, i));
     }
     return all;
 }
 
 // settle gives those that came with the right state their due: all begin with the same one. Where
-// nobody is left who has it the lead's counts, wherever that stands.
+// nobody is left who has it, nor left it there, the lead's counts, wherever that stands.
 static void settle(group_region *region, group_seat *seat)
 {
     group_seat *lead = &region->seat[HTH_GROUP_LEAD];
-    if (seat == lead && holder(region) < 0) {
+    bool parked = region->given == region->round + 1;
+    if (seat == lead && holder(region) < 0 && !parked) {
         uint64_t next = region->round + 1;
         *group_before(region, next) = seat->at;
         group_write(&region->broken, next);
@@ -143,6 +155,20 @@ void region_took(hth_group *group)
     group->seat->holds = r->given == r->round + 1;
     group->seat->at = group_step(r);
     group_unlock(group, true);
+}
+
+bool region_parks(hth_group *group)
+{
+    const group_region *r = group->region;
+    group_lock(group);
+    bool parks = r->committed > 0 && !r->closed && !group_at_work(r) && group->seat->holds &&
+                 r->given != r->round + 1;
+    for (int i = 0; i < (int)r->members; i++) {
+        bool other = i != group->spec.member && present(r, i) && r->seat[i].holds;
+        parks = parks && !other;
+    }
+    group_unlock(group, false);
+    return parks;
 }
 
 int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])

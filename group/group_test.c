@@ -237,6 +237,7 @@ static void test_threads(void **state)
 typedef struct shared {
     _Atomic uint64_t points;
     _Atomic int64_t finished; // members that ran to the end
+    int64_t done[MEMBERS];
     float learned[MEMBERS][FLOATS];
 } shared;
 
@@ -253,6 +254,7 @@ static pid_t worker_fork(int fd, int member, int64_t steps, shared *all)
                     .learned = all->learned[member]};
         memset(w.learned, 0, FLOATS * sizeof(float)); // it begins anew
         worker_run(&w);
+        all->done[member] = w.done;
         atomic_fetch_add(&all->finished, 1);
         _exit(w.end == HTH_OK && w.done == steps ? 0 : 1);
     }
@@ -297,10 +299,15 @@ static void run_killed(int kills, int64_t steps)
         waitpid(pid[i], &status, 0);
         assert_true(WIFEXITED(status));
     }
-    for (int i = 0; i < MEMBERS; i++) {
-        assert_memory_equal(all->learned[i], all->learned[0], FLOATS * sizeof(float));
+    int whole = 0;
+    for (int i = 0; i < MEMBERS; i++) { // who came after the end has learned nothing
+        assert_true(all->done[i] == steps || all->done[i] == 0);
+        if (all->done[i] == steps) {
+            check_learned(all->learned[i], steps);
+            whole++;
+        }
     }
-    check_learned(all->learned[0], steps);
+    assert_true(whole > 0);
     close(fd);
     munmap(all, sizeof *all);
 }

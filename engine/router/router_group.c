@@ -109,7 +109,11 @@ static void member_done(router_own *own)
     if (own->r.err != HTH_OK) {
         const char *name = router->device[own->device].name;
         snprintf(why, sizeof why, "device %s: %s", name, own->r.detail);
-        if (!hth_group_refuse(group->fd, own->r.err, why) && !router->stopping) {
+        bool goes_on = !hth_group_refuse(group->fd, own->r.err, why);
+        if (goes_on) {
+            hth_group_gone(group->fd, own->r.member - 1);
+        }
+        if (goes_on && !router->stopping) {
             hth_log(WARN, SERVER, "train", "a group goes on without device %s: %s", name,
                     own->r.detail);
         }

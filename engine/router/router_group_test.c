@@ -5,29 +5,15 @@
 #include "engine/process/child.h"
 #include "engine/router/router.h"
 #include "tests/rig/children.h"
-#include "tests/rig/train_job.h"
+#include "tests/rig/group_job.h"
 
 #include "base/settings.h"
-#include "base/spin.h"
 
 #include <signal.h>
-#include <time.h>
 
-#define TWO      "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
-#define THREE    TWO " cpu:2,mem=128MiB,threads=1"
-#define LIMIT_NS 300000000000u
-#define EPOCHS   400 // of STEPS
-
-static void devices_open(fixture *f, const char *devices, bool child)
-{
-    strcpy(f->dir, "/tmp/hearth-group-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
-    assert_ok(hth_store_open(f->dir, true, false, &f->store));
-    assert_ok(hth_job_paths_begin(f->store));
-    hth_engine_config config = {
-        .device = devices, .child_store = child ? f->dir : NULL, .resume = true};
-    assert_ok(hth_engine_open(&config, f->store, &f->engine));
-}
+#define TWO    "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
+#define THREE  TWO " cpu:2,mem=128MiB,threads=1"
+#define EPOCHS 400 // of STEPS
 
 static json_t *train_all(fixture *f, const training *t, const char *data, const char *more,
                          double *want)
@@ -197,28 +183,6 @@ static char *long_job(const char *data, const char *name)
     return out;
 }
 
-// 0: it is not there yet.
-static json_int_t step_of(fixture *f, const char *job)
-{
-    char args[100];
-    hth_err err;
-    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
-    json_t *doc = ask(f, "job", args, &err);
-    assert_true(err == HTH_OK || err == HTH_ENOENT);
-    json_int_t step = json_integer_value(json_object_get(doc, "step"));
-    json_decref(doc);
-    return step;
-}
-
-static void until_step(fixture *f, const char *job, json_int_t step)
-{
-    uint64_t until = hth_real_after(LIMIT_NS);
-    while (step_of(f, job) < step) {
-        assert_true(hth_real_ns() < until);
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    }
-}
-
 // Two groups on the same devices do not wait for each other crosswise; one is paused, goes on, and
 // is canceled.
 static void commands(void **state)
@@ -273,14 +237,6 @@ static char *mlp_job(fixture *f, const char *data, const char *name, const char 
     return out;
 }
 
-static json_t *finished(call *c)
-{
-    assert_ok(call_wait(c));
-    json_t *doc = json_loads(c->r.json, 0, NULL);
-    hth_free(c->r.json);
-    return doc;
-}
-
 // Kills the process of device `device` while three train; what comes out is as of one device.
 static void kill_one(fixture *f, const char *data, int device, const json_t *alone)
 {
@@ -295,15 +251,7 @@ static void kill_one(fixture *f, const char *data, int device, const json_t *alo
     qsort(pid, 3, sizeof *pid, child_by_start);
     kill(pid[device], SIGKILL);
     json_t *doc = finished(&c);
-    const json_t *want = json_object_get(alone, "history"), *got = json_object_get(doc, "history");
-    assert_int_equal(json_array_size(got), json_array_size(want));
-    for (size_t i = 0; i < json_array_size(want); i++) {
-        double x = json_number_value(json_array_get(json_array_get(got, i), 0));
-        double y = json_number_value(json_array_get(json_array_get(want, i), 0));
-        if (!(fabs(x - y) <= 2e-3 * fabs(y) + 1e-4)) {
-            fail_msg("device %d killed: loss %zu is %g, alone %g", device, i, x, y);
-        }
-    }
+    close_losses(name, alone, doc);
     json_decref(doc);
     free(args);
 }

@@ -474,6 +474,17 @@ hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event)
     return group_look(job, event);
 }
 
+hth_err hth_train_group_park(hth_train_job *job)
+{
+    hth_group *exchange = job->group->exchange;
+    if (!hth_group_parks(exchange)) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_trainer_write(job->trainer, hth_group_state(exchange)));
+    hth_group_gave(exchange);
+    return HTH_OK;
+}
+
 hth_err hth_train_group_over(const hth_train_job *job)
 {
     return hth_group_over(job->group->exchange);

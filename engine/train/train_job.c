@@ -88,7 +88,8 @@ hth_err hth_train_job_save(hth_train_job *job)
 {
     int64_t saved;
     if (job->writer == NULL) { // of a group only the lead stores anything
-        return hth_train_job_rest(job);
+        HTH_TRY(hth_train_job_rest(job));
+        return hth_train_group_park(job);
     }
     (void)hth_checkpointer_wait(job->writer, &saved); // another one is written now
     HTH_TRY(job_save(job));

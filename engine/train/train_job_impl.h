@@ -80,6 +80,8 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event);
 // hth_train_group_rest brings the job to a whole step: the one in progress is undone, or if it is
 // certain already made (HTH_TRAIN_GROUP_STEPPED).
 hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event);
+// hth_train_group_park leaves the group's state in the region if nobody else has it.
+hth_err hth_train_group_park(hth_train_job *job);
 // hth_train_group_over is why the group has ended; HTH_OK: its job is done.
 hth_err hth_train_group_over(const hth_train_job *job);
 // hth_train_group_loss is what a step that others made with the job cost, for its history.

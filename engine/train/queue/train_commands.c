@@ -214,6 +214,7 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
     }
     hth_train_fair_forget(queue, e);
     e->paused = true;
+    hth_train_gang_pause(e);
     hth_train_entry_number(queue, e);
     hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, NULL);
     hth_train_queue_event(queue, job, HTH_TRAIN_PAUSED);
@@ -264,6 +265,7 @@ static hth_err query_resume(hth_train_queue *queue, const hth_request *request, 
     e = hth_train_queue_find(queue, job);
     if (e != NULL) {
         e->paused = false;
+        hth_train_gang_pause(e);
         hth_train_entry_number(queue, e);
         hth_train_entry_state(queue, e, "waiting", "resumed");
     }

@@ -15,6 +15,7 @@
 void hth_train_entry_free(hth_train_entry *entry)
 {
     if (entry != NULL) {
+        hth_train_gang_close(entry);
         hth_job_log_close(entry->log);
         free(entry->arguments);
         hth_free(entry);

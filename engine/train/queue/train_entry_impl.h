@@ -2,7 +2,8 @@
 // engine/train/queue/train_entry_impl.h - the inside of the queue of training jobs: train_queue.c
 // (who is at work, and how jobs end), train_submit.c and train_resume.c (how they come into the
 // queue), train_entry.c (a job in it), train_wait.c (why they wait, and how long), train_quota.c
-// (whether their results fit), train_turn.c (whose step comes next), train_record.c (what is kept
+// (whether their results fit), train_gang.c (jobs on several
+// devices), train_turn.c (whose step comes next), train_record.c (what is kept
 // of them), train_row.c (what is told of them), train_commands.c (what is asked).
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
@@ -14,9 +15,10 @@
 #include "engine/train/queue/train_queue.h"
 #include "runtime/tenants/tenant.h"
 
-#define HTH_TRAIN_AFTER  16       // jobs that one waits for, at most
-#define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`
-#define HTH_TRAIN_QUEUED "queued" // a job that waits for memory
+#define HTH_TRAIN_AFTER  16          // jobs that one waits for, at most
+#define HTH_TRAIN_PAUSED "paused"    // the note of a checkpoint whose job waits for `resume`
+#define HTH_TRAIN_QUEUED "queued"    // a job that waits for memory
+#define HTH_TRAIN_MEMBER " (member " // what follows the name of a job that is a group's member
 
 // What keeps a job from beginning that its turn does not depend on.
 typedef enum hth_train_gate {
@@ -25,6 +27,7 @@ typedef enum hth_train_gate {
     HTH_TRAIN_GATE_TENANT, // as many of its tenant's jobs are at work as may be
     HTH_TRAIN_GATE_QUOTA,  // its tenant's jobs hold as much memory as may be
     HTH_TRAIN_GATE_RETRY,  // the time until it is tried again
+    HTH_TRAIN_GATE_GROUP,  // an older group, or the end of its job's pause
 } hth_train_gate;
 
 // A job that gives memory to another makes no steps until a plan for less of it is found, or its
@@ -35,6 +38,14 @@ typedef enum hth_train_leaving {
     HTH_TRAIN_WRITES,
     HTH_TRAIN_WRITTEN
 } hth_train_leaving;
+
+// A member of a group, its lead too (train_gang.c).
+typedef struct hth_train_gang {
+    struct hth_group_watch *watch; // NULL: the job is on one device
+    bool gave;                     // its memory to an older group, which waits still
+    uint64_t since_ns; // since when that and its own have waited, 0: they do not; and not before
+    uint64_t again_ns; // .. then it is asked again to give it
+} hth_train_gang;
 
 struct hth_train_entry {
     hth_train_entry *next;
@@ -62,7 +73,8 @@ struct hth_train_entry {
     uint64_t not_before_ns; // of the next attempt
     hth_job_log *log;       // NULL: it has no number, or no memory
     uint64_t logged_ns;     // when its last step was logged
-    hth_turns_job turn;     // its steps among those of other jobs
+    hth_train_gang gang;
+    hth_turns_job turn; // its steps among those of other jobs
     // of what is shared (train_fair.h)
     hth_fair_job fair;
     hth_train_offer offer;
@@ -169,6 +181,19 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
 void hth_train_entry_log(hth_train_entry *entry, const char *level, const char *text);
 // hth_train_entry_step logs a step, now and then.
 void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t done, uint64_t total);
+
+// train_gang.c: jobs on several devices.
+// hth_train_gang_open begins to look at the group of an entry's request, if it is of one.
+hth_err hth_train_gang_open(hth_train_entry *entry);
+void hth_train_gang_close(hth_train_entry *entry);
+// hth_train_gang_pause: entry->paused has changed, and the group's members find out.
+void hth_train_gang_pause(hth_train_entry *entry);
+// hth_train_gang_look has members give memory back, and ends those whose group is over.
+void hth_train_gang_look(hth_train_queue *queue);
+// hth_train_gang_gated tells whether the entry may not begin; hth_train_gang_why says why not.
+bool hth_train_gang_gated(const hth_train_queue *queue, hth_train_entry *entry);
+void hth_train_gang_why(const hth_train_queue *queue, const hth_train_entry *entry, char *why,
+                        size_t cap);
 
 // train_fair.c
 // hth_train_fair_quota says whether the least that the job could have is within its tenant's limit

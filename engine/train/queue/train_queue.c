@@ -341,6 +341,7 @@ bool hth_train_queue_slice(hth_train_queue *queue)
 {
     bool done = false;
     queue_drop_left(queue);
+    hth_train_gang_look(queue);
     queue_look(queue);
     queue->freed +=
         queue->ms->site->awaited_bytes < queue->awaited_bytes; // a job may have that, too
@@ -363,6 +364,7 @@ bool hth_train_queue_slice(hth_train_queue *queue)
         hth_train_queue_end(queue, e, HTH_OK, "finished");
     } else if (e->work != NULL && hth_job_stuck(e->work)) {
         e->paused = true; // until there is room, and somebody says so
+        hth_train_gang_pause(e);
         hth_train_entry_state(queue, e, HTH_TRAIN_PAUSED, hth_job_trouble(e->work));
         hth_train_queue_event(queue, e->job, HTH_TRAIN_PAUSED);
     }

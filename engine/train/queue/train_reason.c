@@ -30,6 +30,8 @@ const char *hth_train_waits_word(const hth_train_queue *queue, const hth_train_e
         return "tenant";
     case HTH_TRAIN_GATE_RETRY:
         return "retry";
+    case HTH_TRAIN_GATE_GROUP:
+        return "memory";
     default:
         break;
     }

@@ -189,7 +189,7 @@ const char *hth_train_row_word(const hth_train_entry *entry)
     if (entry->work != NULL) {
         return "running";
     }
-    bool queued = entry->gate == HTH_TRAIN_GATE_TENANT ||
+    bool queued = entry->gate == HTH_TRAIN_GATE_TENANT || entry->gate == HTH_TRAIN_GATE_GROUP ||
                   (entry->gate == HTH_TRAIN_GATE_NONE && entry->tried > 0);
     return queued ? HTH_TRAIN_QUEUED : "waiting";
 }

@@ -110,8 +110,23 @@ static hth_err submit_member(hth_train_entry *entry, const hth_request *request,
     entry->attempt = 1;
     entry->priority = (int)json_number_value(json_object_get(args, "priority"));
     entry->spills = json_is_string(json_object_get(args, "spill"));
-    snprintf(entry->job, sizeof entry->job, "%.180s (member %d)", name, request->member - 1);
+    snprintf(entry->job, sizeof entry->job, "%.180s" HTH_TRAIN_MEMBER "%d)", name,
+             request->member - 1);
     return HTH_OK;
+}
+
+static hth_err submit_read(hth_train_queue *queue, hth_train_entry *entry, hth_request *request,
+                           json_t *args)
+{
+    HTH_TRY(hth_train_gang_open(entry));
+    if (request->member > 1) {
+        return submit_member(entry, request, args);
+    }
+    hth_err err = submit_arguments(queue, entry, request, args);
+    hth_train_entry_read(entry, args);
+    HTH_TRY(err);
+    HTH_TRY(submit_named(queue, entry, args));
+    return submit_alone(queue, entry);
 }
 
 // Names the entry of request `request`. Arguments that name no model are refused when it is its
@@ -123,19 +138,7 @@ static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_r
     entry->r = request;
     entry->given = request->arguments;
     entry->left_s = NAN;
-    if (request->member > 1) {
-        hth_err err = submit_member(entry, request, args);
-        json_decref(args);
-        return err;
-    }
-    hth_err err = submit_arguments(queue, entry, request, args);
-    hth_train_entry_read(entry, args);
-    if (err == HTH_OK) {
-        err = submit_named(queue, entry, args);
-    }
-    if (err == HTH_OK) {
-        err = submit_alone(queue, entry);
-    }
+    hth_err err = submit_read(queue, entry, request, args);
     json_decref(args);
     return err;
 }
@@ -150,6 +153,7 @@ static void submit_again(hth_train_queue *queue, hth_train_entry *entry)
         hth_checkpoint_note_get(queue->ms->store, entry->job, note);
     }
     entry->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
+    hth_train_gang_pause(entry);
     if (!entry->paused && entry->r->crashes >= SUBMIT_MAX_CRASHES) {
         hth_train_entry_number(queue, entry);
         hth_err err = hth_fail(

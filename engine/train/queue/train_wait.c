@@ -163,6 +163,8 @@ hth_err hth_train_wait_look(hth_train_queue *queue, hth_train_entry *entry)
         entry->gate = HTH_TRAIN_GATE_AFTER;
     } else if (entry->not_before_ns > hth_now_ns()) {
         entry->gate = HTH_TRAIN_GATE_RETRY;
+    } else if (hth_train_gang_gated(queue, entry)) {
+        entry->gate = HTH_TRAIN_GATE_GROUP;
     } else if (t != NULL && t->limits.jobs > 0 && wait_running(queue, t) >= t->limits.jobs) {
         // where none may be at work, those that a server's end interrupted go on in any case
         entry->gate = HTH_TRAIN_GATE_TENANT;
@@ -278,6 +280,10 @@ double hth_train_wait_why(const hth_train_queue *queue, const hth_train_entry *e
         snprintf(why, HTH_CHECKPOINT_NOTE, "attempt %d of %d follows: %.400s", entry->attempt,
                  entry->retries + 1, entry->why);
         return entry->not_before_ns > now ? (double)(entry->not_before_ns - now) / 1e9 : 0;
+    }
+    if (entry->gate == HTH_TRAIN_GATE_GROUP) {
+        hth_train_gang_why(queue, entry, why, HTH_CHECKPOINT_NOTE);
+        return NAN;
     }
     if (entry->gate == HTH_TRAIN_GATE_QUOTA) {
         snprintf(why, HTH_CHECKPOINT_NOTE,

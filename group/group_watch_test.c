@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group whose members give their memory back: who is waited for, whose state counts, and what
+// their queues see of it.
+#include "group/group_impl.h"
+
+#include "base/test.h"
+
+#include "base/clock.h"
+#include "group/watch.h"
+
+#include <unistd.h>
+
+#define BATCH 8
+#define SLOT  100
+
+static const size_t slot_floats[2] = {SLOT};
+static const bool by_count[2] = {false};
+
+typedef struct two {
+    int fd;
+    hth_group *member[2];
+    hth_group_watch *watch[2];
+} two;
+
+static void two_join(two *t, int member, int64_t at)
+{
+    hth_group_spec spec = {.member = member,
+                           .batch = BATCH,
+                           .steps = 10,
+                           .at = at,
+                           .n_slots = 1,
+                           .floats = slot_floats,
+                           .by_count = by_count,
+                           .state_bytes = sizeof(int),
+                           .fingerprint = 42};
+    assert_ok(hth_group_join(t->fd, &spec, &t->member[member]));
+}
+
+static void two_open(two *t)
+{
+    *t = (two){.fd = -1};
+    assert_ok(hth_group_make(2, &t->fd));
+    for (int i = 0; i < 2; i++) {
+        two_join(t, i, 0);
+        assert_ok(hth_group_watch_open(t->fd, i, &t->watch[i]));
+    }
+}
+
+static void two_leave(two *t, int member)
+{
+    hth_group_leave(t->member[member]);
+    t->member[member] = NULL;
+}
+
+static void two_close(two *t)
+{
+    for (int i = 0; i < 2; i++) {
+        two_leave(t, i);
+        hth_group_watch_close(t->watch[i]);
+    }
+    close(t->fd);
+}
+
+static hth_group_turn turn(two *t, int member)
+{
+    hth_group_round round;
+    return hth_group_begin(t->member[member], &round);
+}
+
+// A step of both, the lead having four samples.
+static void two_step(two *t, int64_t step)
+{
+    static const int64_t shards[HTH_GROUP_MEMBERS] = {4, BATCH - 4};
+    static const float gradient[SLOT];
+    hth_group_round round;
+    (void)turn(t, 0);
+    assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
+    assert_int_equal(turn(t, 0), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(t->member[0], shards));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_begin(t->member[i], &round), HTH_GROUP_ROUND);
+        assert_int_equal(round.step, step);
+        hth_group_weigh(t->member[i], 4);
+        hth_group_ready(t->member[i], 0, gradient);
+        hth_group_passed(t->member[i], 1, 1);
+    }
+    assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(t->member[1]), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMED);
+}
+
+// A member that only left is not waited for; one that gave its memory back is, until it is there,
+// or gone for good.
+static void test_away(void **state)
+{
+    two t;
+    two_open(&t);
+    assert_false(hth_group_watch_lacks(t.watch[0]));
+    two_step(&t, 0);
+    two_leave(&t, 1);
+    assert_false(hth_group_watch_lacks(t.watch[0]));
+    assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+    hth_group_watch_away(t.watch[1]);
+    assert_true(hth_group_watch_lacks(t.watch[0]));
+    assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+    hth_group_gone(t.fd, 1);
+    assert_false(hth_group_watch_lacks(t.watch[0]));
+    assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+    hth_group_watch_away(t.watch[1]);
+    two_join(&t, 1, 0);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+    assert_int_equal(turn(&t, 0), HTH_GROUP_GIVES);
+    *(int *)hth_group_state(t.member[0]) = 7;
+    hth_group_gave(t.member[0]);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_TAKES);
+    assert_int_equal(*(int *)hth_group_state(t.member[1]), 7);
+    hth_group_took(t.member[1]);
+    two_step(&t, 1);
+    two_leave(&t, 1);
+    assert_false(hth_group_watch_lacks(t.watch[0])); // it came, and left otherwise
+    two_close(&t);
+}
+
+// The lead died, and the last who has the state leaves it there, which counts, and not the lead's.
+static void test_parks(void **state)
+{
+    two t;
+    two_open(&t);
+    assert_false(hth_group_parks(t.member[0])); // nothing was learned yet
+    two_step(&t, 0);
+    two_step(&t, 1);
+    assert_false(hth_group_parks(t.member[1])); // the lead has it, too
+    two_leave(&t, 0);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+    assert_true(hth_group_parks(t.member[1]));
+    *(int *)hth_group_state(t.member[1]) = 2;
+    hth_group_gave(t.member[1]);
+    hth_group_watch_away(t.watch[1]);
+    two_leave(&t, 1);
+    two_join(&t, 0, 1); // from a checkpoint of the first step
+    assert_int_equal(turn(&t, 0), HTH_GROUP_TAKES);
+    assert_int_equal(*(int *)hth_group_state(t.member[0]), 2);
+    hth_group_took(t.member[0]);
+    assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+    two_join(&t, 1, 0);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_TAKES);
+    hth_group_took(t.member[1]);
+    two_step(&t, 2);
+    two_close(&t);
+}
+
+// Older groups have smaller numbers, whatever the clock says.
+static uint64_t stopped(void *ctx)
+{
+    return 5;
+}
+
+static void test_seen(void **state)
+{
+    two a, b;
+    hth_group_watch *none;
+    hth_clock_inject(stopped, NULL);
+    two_open(&a);
+    two_open(&b);
+    hth_clock_inject(NULL, NULL);
+    assert_true(hth_group_watch_order(a.watch[0]) < hth_group_watch_order(b.watch[0]));
+    assert_int_equal(hth_group_watch_order(a.watch[0]), hth_group_watch_order(a.watch[1]));
+    assert_false(hth_group_watch_paused(a.watch[1]));
+    hth_group_watch_pause(a.watch[0], true);
+    assert_true(hth_group_watch_paused(a.watch[1]));
+    hth_group_watch_pause(a.watch[0], false);
+    assert_false(hth_group_watch_paused(a.watch[1]) || hth_group_watch_over(a.watch[1]));
+    hth_group_end(a.fd, HTH_OK, NULL);
+    assert_true(hth_group_watch_over(a.watch[1]));
+    assert_err(hth_group_watch_open(a.fd, 2, &none), HTH_EINVAL, "no member 2 in this group");
+    assert_null(none);
+    two_close(&a);
+    two_close(&b);
+}
+
+static hth_err watch_once(int fd)
+{
+    hth_group_watch *watch;
+    HTH_TRY(hth_group_watch_open(fd, 0, &watch));
+    hth_group_watch_close(watch);
+    return HTH_OK;
+}
+
+static void test_faults(void **state)
+{
+    int fd;
+    assert_ok(hth_group_make(1, &fd));
+    FAULT_LOOP(watch_once(fd));
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_away),
+        cmocka_unit_test(test_parks),
+        cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
