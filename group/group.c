@@ -2,7 +2,8 @@
 // The region of a group: who is there. What a member reads of it that decides an address it has
 // computed itself from its own `spec`; a shard is checked where it is read.
 //
-//   header | losses of all steps | what is handed in | an area per member, and the sums | a state
+//   header | losses of all steps | notes | what is handed in
+//          | an area per member, and the sums | a state
 #include "group/group_impl.h"
 
 #include "base/alloc.h"
@@ -228,7 +229,8 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
 {
     const hth_group_spec *s = &group->spec;
     size_t losses = group_pages(sizeof(group_region));
-    size_t ready = losses + group_pages((size_t)s->steps * sizeof(group_loss));
+    size_t notes = losses + group_pages((size_t)s->steps * sizeof(group_loss));
+    size_t ready = notes + group_pages(group_most_notes(s->steps) * sizeof(hth_group_note));
     size_t area = ready + group_pages(members * group->n_buckets * sizeof(uint32_t));
     size_t state = area + group_pages((members + 1) * floats * sizeof(float));
     group->mapped_bytes = state + group_pages(s->state_bytes);
@@ -240,6 +242,7 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     }
     char *base = (char *)group->region;
     group->losses = (group_loss *)(void *)(base + losses);
+    group->notes = (hth_group_note *)(void *)(base + notes);
     group->ready = (_Atomic uint32_t *)(void *)(base + ready);
     group->area = (float *)(void *)(base + area);
     group->state = base + state;
@@ -379,6 +382,10 @@ const group_ops group_region_ops = {
     .seats = region_seats,
     .start = region_start,
     .most = region_most,
+    .note = region_note,
+    .notes = region_notes,
+    .plan_for = region_plan_for,
+    .planned_for = region_planned_for,
     .alone = region_alone,
     .weigh = region_weigh,
     .ready = region_ready,

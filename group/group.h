@@ -98,6 +98,20 @@ bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 // round.
 void hth_group_most(hth_group *group, int64_t most);
 
+// What a lead leaves for others, and for the lead that comes after it. hth_group_noted notes that
+// steps from `step` on have these shards (of whole batches); hth_group_notes returns how many notes
+// there are of steps before `step`, and forgets the others.
+typedef struct hth_group_note {
+    int64_t step, shards[HTH_GROUP_MEMBERS];
+} hth_group_note;
+void hth_group_noted(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS]);
+size_t hth_group_notes(hth_group *group, int64_t step, const hth_group_note **notes);
+// hth_group_plan_for sets the budget ("60%") that all are to plan for from now on.
+// hth_group_planned_for copies it; false: it is as it was at the last call.
+#define HTH_GROUP_BUDGET 40
+void hth_group_plan_for(hth_group *group, const char *budget);
+bool hth_group_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET]);
+
 // hth_group_alone: nobody else takes part in the round. Nothing need be handed in, and there are
 // no sums to read.
 bool hth_group_alone(hth_group *group);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // group/group_impl.h - what a group's calls do, by how its members exchange (group_ops.c). The
 // region, and a member's view of it: group.c (who is there), group_round.c (rounds), group_sum.c
-// (what is summed), group_watch.c (the view from outside).
+// (what is summed), group_notes.c (what leads leave), group_watch.c (the view from outside).
 #ifndef HTH_GROUP_GROUP_IMPL_H
 #define HTH_GROUP_GROUP_IMPL_H
 
@@ -44,6 +44,9 @@ typedef struct group_region {
     _Atomic uint32_t closed, paused;
     int32_t err;
     char why[EXCHANGE_WHY];
+    uint64_t n_notes;
+    char budget[HTH_GROUP_BUDGET];
+    uint32_t budgets; // counts its changes
     group_seat seat[HTH_GROUP_MEMBERS];
 } group_region;
 
@@ -63,6 +66,10 @@ typedef struct group_ops {
     int (*seats)(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
     bool (*start)(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
     void (*most)(hth_group *group, int64_t most);
+    void (*note)(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS]);
+    size_t (*notes)(hth_group *group, int64_t step, const hth_group_note **notes);
+    void (*plan_for)(hth_group *group, const char *budget);
+    bool (*planned_for)(hth_group *group, char budget[HTH_GROUP_BUDGET]);
     bool (*alone)(hth_group *group);
     void (*weigh)(hth_group *group, double weight);
     void (*ready)(hth_group *group, int slot, const float *content);
@@ -94,7 +101,16 @@ struct hth_group {
     size_t n_left;  // buckets whose segment is not
     uint64_t round; // that it takes part in, or did
     uint32_t seen;  // event, at the last look
+    hth_group_note *notes;
+    uint32_t budgets; // of the region, at the last look
 };
+
+// group_most_notes is how many notes there is place for: shards change every eight steps at most,
+// but for members that come and go.
+static inline size_t group_most_notes(int64_t steps)
+{
+    return (size_t)steps / 8 + 64;
+}
 
 static inline bool group_at_work(const group_region *region)
 {
@@ -159,6 +175,12 @@ void region_most(hth_group *group, int64_t most);
 void region_passed(hth_group *group, double loss, double sample_us);
 hth_group_result region_look(hth_group *group);
 double region_loss(const hth_group *group, int64_t step, double *ms);
+
+// group_notes.c
+void region_note(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS]);
+size_t region_notes(hth_group *group, int64_t step, const hth_group_note **notes);
+void region_plan_for(hth_group *group, const char *budget);
+bool region_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET]);
 
 // group_sum.c
 void region_weigh(hth_group *group, double weight);

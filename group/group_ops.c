@@ -54,6 +54,30 @@ void hth_group_most(hth_group *group, int64_t most)
     group->ops->most(group, most);
 }
 
+void hth_group_noted(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS])
+{
+    if (group->ops->note != NULL) {
+        group->ops->note(group, step, shards);
+    }
+}
+
+size_t hth_group_notes(hth_group *group, int64_t step, const hth_group_note **notes)
+{
+    return group->ops->notes != NULL ? group->ops->notes(group, step, notes) : 0;
+}
+
+void hth_group_plan_for(hth_group *group, const char *budget)
+{
+    if (group->ops->plan_for != NULL) {
+        group->ops->plan_for(group, budget);
+    }
+}
+
+bool hth_group_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET])
+{
+    return group->ops->planned_for != NULL && group->ops->planned_for(group, budget);
+}
+
 bool hth_group_alone(hth_group *group)
 {
     return group->ops->alone(group);

@@ -152,7 +152,7 @@ static hth_err member_send(hth_router *router, router_group *group, int device, 
 static json_t *member_args(const json_t *args)
 {
     json_t *own = json_deep_copy(args);
-    static const char *const leads[] = {"detach", "after", "retries", "id", "job"};
+    static const char *const leads[] = {"detach", "after", "id", "job"};
     for (size_t i = 0; i < sizeof leads / sizeof *leads; i++) {
         json_object_del(own, leads[i]);
     }

@@ -162,7 +162,8 @@ static void refused(void **state)
     for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
         char more[80];
         snprintf(more, sizeof more, "{\"on\": \"all\", \"shards\": %s}", shards[i]);
-        expect(&f, &mlp, data, more, "the samples of each of 2 devices, at least 1, in all 4");
+        expect(&f, &mlp, data, more,
+               "the samples of each of 2 devices, at first 1 at least, in all 4");
     }
     // a member's refusal is the job's, whose lead could have gone on
     prepare(&f, &unet, data);

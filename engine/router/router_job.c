@@ -10,6 +10,7 @@
 #include "engine/router/router_impl.h"
 
 #include "runtime/checkpoint_index.h"
+#include "runtime/tenants/owner.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -372,6 +373,35 @@ static hth_err train_group(hth_router *router, hth_request *request, const int *
     return err;
 }
 
+// train_other tells whether a job of that name is another tenant's: the device that is asked
+// answers as it does about any such job.
+static bool train_other(const hth_router *router, const hth_request *request, const json_t *args)
+{
+    char name[HTH_CHECKPOINT_JOB], tenant[HTH_TENANT];
+    json_t *is = NULL;
+    bool all = request->admin || request->tenant == NULL;
+    job_name(args, name);
+    if (all || name[0] == 0 || hth_checkpoint_args(router->store, name, &is) != HTH_OK) {
+        return false;
+    }
+    hth_checkpoint_tenant(is, tenant);
+    json_decref(is);
+    return strcmp(tenant, request->tenant) != 0;
+}
+
+// train_owned looks who may have the model of a new job, and a version of its result: of its
+// devices only the lead's does.
+static hth_err train_owned(const hth_router *router, const hth_request *request, const json_t *args)
+{
+    const hth_caller caller = {request->tenant, request->admin || request->tenant == NULL,
+                               HTH_TENANT_NEVER};
+    const char *model = json_string_value(json_object_get(args, "model"));
+    char name[HTH_CHECKPOINT_JOB], owner[HTH_TENANT];
+    job_name(args, name);
+    HTH_TRY(model != NULL ? hth_owner_may(router->store, model, &caller, "train") : HTH_OK);
+    return name[0] != 0 ? hth_owner_new(router->store, name, &caller, owner) : HTH_OK;
+}
+
 // train_whole returns a job's arguments: of one that is asked for by its name those of its
 // checkpoint, and what is given with it.
 static json_t *train_whole(const hth_router *router, const json_t *asked)
@@ -389,34 +419,59 @@ static json_t *train_whole(const hth_router *router, const json_t *asked)
 }
 
 // train_leads puts the device of the lead first, which is where the router waits for the job
-// already; false: a client does, or did not leave it.
-static bool train_leads(hth_router *router, const json_t *args, int *device, int *n)
+// already. *taken: a client does, or did not leave it. HTH_EINVAL: it is on none of these devices.
+static hth_err train_leads(hth_router *router, const json_t *args, int *device, int n, bool *taken)
 {
     char name[HTH_CHECKPOINT_JOB];
+    int i = 0;
     job_name(args, name);
     pthread_mutex_lock(&router->lock);
     const router_job *j = job_find(router, name);
-    bool there = j != NULL && j->r != NULL, taken = there && !j->own;
+    bool there = j != NULL && j->r != NULL;
     int lead = there ? j->device : device[0];
+    *taken = there && !j->own;
     pthread_mutex_unlock(&router->lock);
-    for (int i = 0; i < *n; i++) {
-        if (device[i] == lead) {
-            device[i] = device[0];
-        }
+    while (i < n && device[i] != lead) {
+        i++;
     }
+    if (i == n && !*taken) {
+        return hth_fail(HTH_EINVAL,
+                        "job '%s' is on device %s, which --on does not name: `hearth cancel %s` "
+                        "first, or name it",
+                        name, router->device[lead].name, name);
+    }
+    device[i < n ? i : 0] = device[0];
     device[0] = lead;
-    return !taken;
+    return HTH_OK;
+}
+
+// train_several sends a job to its devices, or to the one that has it so far.
+static hth_err train_several(hth_router *router, hth_request *request, int *device, int n,
+                             const json_t *args, const json_t *asked)
+{
+    bool taken;
+    HTH_TRY(train_leads(router, asked, device, n, &taken));
+    if (taken) {
+        return train_send(router, request);
+    }
+    if (json_object_get(asked, "job") == NULL) {
+        HTH_TRY(train_owned(router, request, args));
+    }
+    return train_group(router, request, device, n, args, asked);
 }
 
 hth_err router_job_train(hth_router *router, hth_request *request)
 {
     int device[HTH_PLACE_DEVICES], n;
     json_t *asked = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    if (train_other(router, request, asked)) {
+        json_decref(asked);
+        return train_send(router, request);
+    }
     json_t *args = train_whole(router, asked);
     hth_err err = router_group_devices(router, args, device, &n);
     if (err == HTH_OK) {
-        bool group = n > 1 && train_leads(router, asked, device, &n);
-        err = group ? train_group(router, request, device, n, args, asked)
+        err = n > 1 ? train_several(router, request, device, n, args, asked)
                     : train_send(router, request);
     }
     json_decref(args);

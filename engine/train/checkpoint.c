@@ -22,10 +22,10 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
 
 json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint)
 {
-    return json_pack("{s:O, s:I, s:I, s:O, s:O, s:I}", "job", checkpoint->args, "step",
+    return json_pack("{s:O, s:I, s:I, s:O, s:O, s:I, s:O*}", "job", checkpoint->args, "step",
                      (json_int_t)checkpoint->step, "steps", (json_int_t)checkpoint->steps,
                      "history", checkpoint->history, "held_out", checkpoint->held_out, "ran_ms",
-                     (json_int_t)checkpoint->ran_ms);
+                     (json_int_t)checkpoint->ran_ms, "shards", checkpoint->shards);
 }
 
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
@@ -185,6 +185,7 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *manifest, h
         checkpoint->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
         json_array_extend(checkpoint->held_out,
                           json_object_get(doc, "held_out")); // -1: there is none
+        json_array_extend(checkpoint->shards, json_object_get(doc, "shards"));
         err = json_array_extend(checkpoint->history, history) == 0 ? HTH_OK
                                                                    : hth_no_memory("a checkpoint");
     }

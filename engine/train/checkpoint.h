@@ -16,10 +16,11 @@ typedef struct hth_checkpoint {
     json_t *history;     // one entry per step done
     json_t *held_out;    // one per evaluation done
     uint64_t ran_ms;     // of the job's time limit
+    json_t *shards;      // the sequence of a job of several devices (group/sequence.h); NULL: none
 } hth_checkpoint;
 
 // hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out",
-// "ran_ms"}. NULL: no memory.
+// "ran_ms", "shards"}. NULL: no memory.
 json_t *hth_checkpoint_doc(const hth_checkpoint *checkpoint);
 
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
@@ -33,9 +34,9 @@ hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
 hth_err hth_checkpoint_trim(hth_store *store, const char *name);
 // hth_checkpoint_back removes the last one if there is one before it, whose step *step becomes.
 hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step);
-// hth_checkpoint_load brings trainer, checkpoint->step, checkpoint->history and
-// checkpoint->held_out (which are empty) to the last checkpoint; without one they stay as they are.
-// HTH_EINVAL: it is of another job; budget, policy and the like may differ.
+// hth_checkpoint_load brings trainer, checkpoint->step, checkpoint->history, checkpoint->held_out
+// and checkpoint->shards (which are empty) to the last checkpoint; without one they stay as they
+// are. HTH_EINVAL: it is of another job; budget, policy and the like may differ.
 hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *trainer,
                             hth_checkpoint *checkpoint);
 // hth_checkpoint_accept stores that `job` was accepted: a checkpoint of step 0 without tensors,

@@ -12,8 +12,10 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/train/trainer_impl.h"
 #include "group/group.h"
+#include "group/sequence.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,8 +41,8 @@ struct hth_train_group {
     uint64_t since_ns; // when anything came last
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
+    bool recalled;                              // what there was before it came is known
     const json_t *replay;                       // in their place; NULL: none
-    json_t *sequence;
 };
 
 bool hth_train_group_lead(const hth_train_job *job)
@@ -66,49 +68,25 @@ static const json_t *group_given(const hth_train_job *job)
 static void group_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS])
 {
     hth_shard_member m[HTH_GROUP_MEMBERS];
-    const json_t *given = json_array_get(group_given(job), 0);
     int64_t batch = group_batch(job);
     memset(n, 0, HTH_GROUP_MEMBERS * sizeof *n);
     for (int i = 0; i < members; i++) {
         m[i] = (hth_shard_member){.sample_us = 1, .least = 1, .most = batch};
     }
-    for (int i = 0; i < members && given != NULL; i++) {
-        n[i] = json_integer_value(json_array_get(given, (size_t)i + 1));
-    }
-    if (given == NULL || !hth_shards_fit(m, members, batch, n)) {
+    if (!hth_sequence_at(group_given(job), members, job->step, n) ||
+        !hth_shards_fit(m, members, batch, n)) {
         memset(n, 0, HTH_GROUP_MEMBERS * sizeof *n);
         (void)hth_shards_balance(m, members, batch, n);
     }
 }
 
-// group_row tells whether a row is a step and each member's samples of a whole batch.
-static bool group_row(const json_t *row, int members, int64_t batch)
-{
-    bool good = json_array_size(row) == (size_t)members + 1;
-    for (int i = 0; i <= members && good; i++) {
-        const json_t *number = json_array_get(row, (size_t)i);
-        good = json_is_integer(number) && json_integer_value(number) >= (i > 0);
-        batch -= i > 0 && good ? json_integer_value(number) : 0;
-        good = good && batch >= 0;
-    }
-    return good && batch == 0;
-}
-
 // group_check looks at shards that were given. A job that goes on may have other devices by now.
 static hth_err group_check(const hth_train_job *job, int members)
 {
-    const json_t *given = group_given(job);
-    bool good = json_is_array(given) && json_array_size(given) > 0;
-    for (size_t i = 0; i < json_array_size(given) && good; i++) {
-        good = group_row(json_array_get(given, i), members, group_batch(job));
-    }
     bool any = json_object_get(job->args, "shards") != NULL;
-    return good || !any || job->spec.resume
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL,
-                          "shards are rows of a step and the samples of each of %d devices, at "
-                          "least 1, in all %lld: [[0, ..], ..]",
-                          members, (long long)group_batch(job));
+    return any && !job->spec.resume
+               ? hth_sequence_check(group_given(job), members, group_batch(job))
+               : HTH_OK;
 }
 
 static int group_members(const hth_train_job *job)
@@ -130,8 +108,15 @@ hth_err hth_train_group_prepare(hth_train_job *job)
     }
     HTH_TRY(group_check(job, members));
     group_first(job, members, n);
+    if (job->group != NULL && job->group->round.n > 0) { // it is at work, and planned again
+        n[member] = job->group->round.n;
+    }
     hth_train_data_shape(&job->data, n[member]);
-    return hth_trainer_prepare(job->trainer, job->data.input, &job->data.target);
+    HTH_TRY(hth_trainer_prepare(job->trainer, job->data.input, &job->data.target));
+    if (job->group != NULL) {
+        job->group->good = n[member]; // more may be too much now
+    }
+    return HTH_OK;
 }
 
 static hth_err group_join(hth_train_job *job, hth_train_group *group)
@@ -160,18 +145,17 @@ hth_err hth_train_group_open(hth_train_job *job)
                                .members = group_members(job),
                                .epoch = -1,
                                .since_ns = hth_now_ns(),
-                               .replay = group_given(job),
-                               .sequence = json_array()};
+                               .replay = group_given(job)};
     group_first(job, group->members, group->shards);
     group->good = group->shards[group->member];
     memset(group->shards, 0, sizeof group->shards); // the first change is told, too
-    hth_err err =
-        group->sequence != NULL ? group_join(job, group) : hth_no_memory("a training job");
+    hth_err err = group_join(job, group);
     if (err != HTH_OK) {
         hth_train_group_close(group);
         return err;
     }
     job->group = group;
+    hth_train_group_budget(job); // it may have been paused, and have another one now
     return HTH_OK;
 }
 
@@ -180,24 +164,25 @@ void hth_train_group_close(hth_train_group *group)
     if (group != NULL) {
         hth_group_leave(group->exchange);
         hth_trainer_sums_close(&group->sums);
-        json_decref(group->sequence);
         hth_free(group);
     }
 }
 
 // ---- the lead's decisions
 
-// What each member can have; of one whose time is not known yet that of the others.
-static void group_bounds(const hth_train_job *job, hth_shard_member m[HTH_GROUP_MEMBERS])
+// What each member can have; of one whose time is not known yet that of the others. Returns whether
+// all are known.
+static bool group_bounds(const hth_train_job *job, hth_shard_member m[HTH_GROUP_MEMBERS])
 {
     hth_group_seat seat[HTH_GROUP_MEMBERS];
-    int members = hth_group_seats(job->group->exchange, seat), known = 0;
+    int members = hth_group_seats(job->group->exchange, seat), known = 0, joined = 0;
     int64_t batch = group_batch(job);
     double sum_us = 0;
     for (int i = 0; i < members; i++) {
         bool counts = seat[i].joined && seat[i].sample_us > 0;
         sum_us += counts ? seat[i].sample_us : 0;
         known += counts;
+        joined += seat[i].joined;
     }
     for (int i = 0; i < members; i++) {
         double us = seat[i].sample_us > 0 ? seat[i].sample_us : 0;
@@ -207,42 +192,62 @@ static void group_bounds(const hth_train_job *job, hth_shard_member m[HTH_GROUP_
                                   .least = seat[i].joined,
                                   .most = seat[i].joined ? most : 0};
     }
+    return known == joined;
+}
+
+// Of a lead that comes after another one, or goes on from a checkpoint: which shards the steps
+// before had, that it was there for or not.
+static hth_err group_recall(hth_train_job *job, int64_t step)
+{
+    hth_train_group *group = job->group;
+    const hth_group_note *note;
+    int64_t begun = job->begun > 0 ? job->begun : 0, n[HTH_GROUP_MEMBERS] = {0};
+    size_t notes = hth_group_notes(group->exchange, step, &note);
+    group->recalled = true;
+    hth_sequence_cut(job->shards, begun);
+    for (size_t i = 0; i < notes; i++) {
+        if (note[i].step >= begun) {
+            HTH_TRY(hth_sequence_add(job->shards, group->members, note[i].step, note[i].shards));
+        }
+    }
+    if (hth_sequence_at(job->shards, group->members, step, n)) {
+        memcpy(group->shards, n, sizeof n);
+        group->changed = step;
+    }
+    return HTH_OK;
 }
 
 // Notes shards that are others than before: they are in the job's log, and with the same ones it
 // can be repeated.
-static void group_note(hth_train_job *job, int64_t step)
+static hth_err group_note(hth_train_job *job, int64_t step)
 {
     hth_train_group *group = job->group;
     char text[80 + 24 * HTH_GROUP_MEMBERS];
-    json_t *row = json_array();
-    json_array_append_new(row, json_integer(step));
     int n = snprintf(text, sizeof text, "shards from step %lld on:", (long long)step + 1);
     for (int i = 0; i < group->members; i++) {
-        json_array_append_new(row, json_integer(group->shards[i]));
         n += snprintf(text + n, sizeof text - (size_t)n, " %lld", (long long)group->shards[i]);
     }
-    json_array_append_new(group->sequence, row);
     if (job->events.log != NULL) {
         job->events.log(job->events.ctx, "info", text);
     }
+    hth_group_noted(group->exchange, step, group->shards);
+    hth_sequence_cut(job->shards, step); // a round that was broken had others
+    return hth_sequence_add(job->shards, group->members, step, group->shards);
 }
 
-// The shards that were given for a step; false: there are none that who is there can have.
+// The shards that were given for a step; false: there are none that who is there can have. A member
+// that left then had none from that step on.
 static bool group_replayed(const hth_train_job *job, const hth_shard_member *m, int64_t step,
                            int64_t n[HTH_GROUP_MEMBERS])
 {
-    size_t i;
-    json_t *row;
-    const json_t *last = NULL;
-    json_array_foreach(job->group->replay, i, row)
-    {
-        last = json_integer_value(json_array_get(row, 0)) <= step ? row : last;
+    hth_shard_member may[HTH_GROUP_MEMBERS];
+    int members = job->group->members;
+    for (int i = 0; i < members; i++) {
+        may[i] = m[i];
+        may[i].least = 0;
     }
-    for (int k = 0; k < job->group->members; k++) {
-        n[k] = json_integer_value(json_array_get(last, (size_t)k + 1));
-    }
-    return last != NULL && hth_shards_fit(m, job->group->members, group_batch(job), n);
+    return hth_sequence_at(job->group->replay, members, step, n) &&
+           hth_shards_fit(may, members, group_batch(job), n);
 }
 
 // Whole batches' shards for the step to come: other ones where these cannot be any more, or where
@@ -252,29 +257,32 @@ static hth_err group_decide(hth_train_job *job, int64_t step)
     hth_train_group *group = job->group;
     hth_shard_member m[HTH_GROUP_MEMBERS];
     int64_t batch = group_batch(job), n[HTH_GROUP_MEMBERS] = {0};
-    group_bounds(job, m);
-    bool fits = hth_shards_fit(m, group->members, batch, group->shards);
-    memcpy(n, group->shards, sizeof n);
+    bool known = group_bounds(job, m);
     if (group->replay != NULL && group_replayed(job, m, step, n)) {
-        fits = memcmp(n, group->shards, sizeof n) == 0;
-    } else if (!fits && group->changed == 0 && json_array_size(group->sequence) == 0) {
-        group_first(job, group->members, n);
-    }
-    if (!fits && !hth_shards_fit(m, group->members, batch, n) &&
-        !hth_shards_balance(m, group->members, batch, n)) {
-        return hth_fail(HTH_ETOOBIG,
-                        "a batch of %lld samples does not fit the devices that are "
-                        "left",
-                        (long long)batch);
-    }
-    if (fits && (group->replay != NULL || step - group->changed < GROUP_SETTLE ||
-                 !hth_shards_balance(m, group->members, batch, n))) {
-        return HTH_OK;
+        if (memcmp(n, group->shards, sizeof n) == 0) {
+            return HTH_OK;
+        }
+    } else {
+        bool fits = hth_shards_fit(m, group->members, batch, group->shards);
+        bool settled = known && step - group->changed >= GROUP_SETTLE;
+        memcpy(n, group->shards, sizeof n);
+        if (!fits && json_array_size(job->shards) == 0) {
+            group_first(job, group->members, n);
+        }
+        if (!fits && !hth_shards_fit(m, group->members, batch, n) &&
+            !hth_shards_balance(m, group->members, batch, n)) {
+            return hth_fail(HTH_ETOOBIG,
+                            "a batch of %lld samples does not fit the devices that are left",
+                            (long long)batch);
+        }
+        if (fits && (group->replay != NULL || !settled ||
+                     !hth_shards_balance(m, group->members, batch, n))) {
+            return HTH_OK;
+        }
     }
     memcpy(group->shards, n, sizeof n);
     group->changed = step;
-    group_note(job, step);
-    return HTH_OK;
+    return group_note(job, step);
 }
 
 static int64_t group_at(const hth_train_job *job, int64_t step)
@@ -287,6 +295,7 @@ static hth_err group_lead(hth_train_job *job, int64_t step)
     hth_train_group *group = job->group;
     int64_t n[HTH_GROUP_MEMBERS] = {0};
     int64_t left = job->data.n_samples - group_at(job, step);
+    HTH_TRY(group->recalled ? HTH_OK : group_recall(job, step));
     HTH_TRY(group_decide(job, step));
     memcpy(n, group->shards, sizeof n);
     if (left < group_batch(job)) {
@@ -433,12 +442,30 @@ static hth_err group_takes(hth_train_job *job, int64_t step)
     return HTH_OK;
 }
 
+// A member's budget is the lead's, whenever that changes. One that cannot be planned for here
+// leaves it as it is.
+static void group_follow(hth_train_job *job)
+{
+    char budget[HTH_GROUP_BUDGET];
+    const char *own = job->spec.budget != NULL ? job->spec.budget : "";
+    if (!hth_group_planned_for(job->group->exchange, budget) || strcmp(budget, own) == 0) {
+        return;
+    }
+    if (hth_train_job_budget(job, budget) != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "member %d of a group: %s", job->group->member,
+                hth_err_detail());
+    }
+}
+
 hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
 {
     hth_train_group *group = job->group;
     *event = HTH_TRAIN_GROUP_NOTHING;
     if (group->at_work) {
         return group_look(job, event);
+    }
+    if (group->member != HTH_GROUP_LEAD) {
+        group_follow(job);
     }
     hth_group_turn turn = hth_group_begin(group->exchange, &group->round);
     group->since_ns = turn == HTH_GROUP_WAITS ? group->since_ns : hth_now_ns();
@@ -474,6 +501,11 @@ hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event)
     return group_look(job, event);
 }
 
+void hth_train_group_wait(const hth_train_job *job)
+{
+    group_wait(job->group);
+}
+
 hth_err hth_train_group_park(hth_train_job *job)
 {
     hth_group *exchange = job->group->exchange;
@@ -495,9 +527,11 @@ double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms)
     return hth_group_loss(job->group->exchange, step, ms);
 }
 
-const json_t *hth_train_group_sequence(const hth_train_job *job)
+void hth_train_group_budget(hth_train_job *job)
 {
-    return job->group != NULL ? job->group->sequence : NULL;
+    if (job->group != NULL && job->group->member == HTH_GROUP_LEAD && job->spec.budget != NULL) {
+        hth_group_plan_for(job->group->exchange, job->spec.budget);
+    }
 }
 
 json_t *hth_train_group_row(const hth_train_job *job)

@@ -54,8 +54,13 @@ static uint64_t job_ran_ms(const hth_train_job *job)
 static hth_err job_save(hth_train_job *job)
 {
     HTH_TRY(hth_train_job_rest(job));
-    hth_checkpoint c = {job->args,    job->step,         job->steps,
-                        job->history, job_held_out(job), job_ran_ms(job)};
+    hth_checkpoint c = {job->args,
+                        job->step,
+                        job->steps,
+                        job->history,
+                        job_held_out(job),
+                        job_ran_ms(job),
+                        hth_train_job_shards(job)};
     uint64_t start_ns = hth_now_ns();
     hth_err err = hth_checkpointer_save(job->writer, &job->spec, job->trainer, &c);
     uint64_t now_ns = hth_now_ns(), stopped_ns = now_ns - start_ns;
@@ -186,13 +191,21 @@ static bool job_written(hth_train_job *job)
     return true;
 }
 
+// job_evaluated: an epoch of a group has ended and is evaluated. What that found, and the
+// parameters that are the best so far, nobody has but the lead: they are in a checkpoint before the
+// next epoch begins, for the lead that may come after it.
+static bool job_evaluated(const hth_train_job *job)
+{
+    return job->group != NULL && job->n_evaluators > 0 && job->at == 0 && job->step > 0;
+}
+
 // job_checkpoint makes a checkpoint where one is due: by the number of steps, or by time, unless
 // the one before is still being written.
 static hth_err job_checkpoint(hth_train_job *job)
 {
     int64_t saved;
-    bool counted =
-        job->spec.checkpoint > 0 && (job->at == 0 || job->step % job->spec.checkpoint == 0);
+    bool counted = job_evaluated(job) || (job->spec.checkpoint > 0 &&
+                                          (job->at == 0 || job->step % job->spec.checkpoint == 0));
     bool timed =
         hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && hth_now_ns() >= job->due_ns;
     bool idle = job_written(job);
@@ -239,11 +252,9 @@ static void job_ends(const hth_train_job *job, json_t *doc)
 
 json_t *hth_train_job_state(const hth_train_job *job)
 {
-    json_t *doc = hth_checkpoint_doc(
-        &(hth_checkpoint){job->args, job->step, job->steps, job->history, job->held_out, 0});
-    if (job->group != NULL) {
-        json_object_set(doc, "shards", (json_t *)hth_train_group_sequence(job));
-    }
+    json_t *doc =
+        hth_checkpoint_doc(&(hth_checkpoint){job->args, job->step, job->steps, job->history,
+                                             job->held_out, 0, hth_train_job_shards(job)});
     if (job->version > 0) {
         json_object_set_new(doc, "version", json_integer(job->version));
         job_ends(job, doc);
@@ -414,10 +425,7 @@ static hth_err job_answer(hth_train_job *job, bool *done)
                                           "mean_ms", ms_sum / (double)job->step, "history",
                                           job->history, "held_out", job->held_out));
     job_ends(job, doc);
-    json_t *shards = (json_t *)hth_train_group_sequence(job);
-    if (shards != NULL) {
-        json_object_set(doc, "shards", shards);
-    }
+    json_object_set(doc, "shards", hth_train_job_shards(job)); // nothing, where there are none
     json_object_set_new(doc, "steps_per_epoch", json_integer(job->steps / job->spec.epochs));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
@@ -665,6 +673,10 @@ static hth_err job_group(hth_train_job *job, bool *done)
 {
     hth_train_group_event event;
     job_first(job);
+    if (job_evaluated(job) && !job_written(job)) {
+        hth_train_group_wait(job);
+        return HTH_OK;
+    }
     hth_err err = hth_train_group_slice(job, &event);
     if (err == HTH_EINVAL && hth_train_group_lead(job)) {
         return job_lost(job, err, 0);

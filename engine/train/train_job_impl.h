@@ -39,6 +39,7 @@ struct hth_train_job {
     bool stuck;       // all steps are made, and the result is nowhere but here
     bool early;       // it ends before its last step: no epoch was better for spec.patience
     json_t *history;  // [[loss, ms, lr], ..]
+    json_t *shards;   // of several devices (group/sequence.h), of an earlier start perhaps
     json_t *held_out; // [{"step", "epoch", "set", "loss", "accuracy", ..}, ..]
     int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
@@ -61,6 +62,12 @@ static inline hth_best hth_train_job_best(const hth_train_job *job)
     return hth_train_best(job->held_out, job->spec.keep == HTH_KEEP_BEST_ACCURACY);
 }
 
+// hth_train_job_shards are those to tell; NULL: all its steps were of one device.
+static inline json_t *hth_train_job_shards(const hth_train_job *job)
+{
+    return job->group != NULL || json_array_size(job->shards) > 0 ? job->shards : NULL;
+}
+
 // train_group.c: a job as a member of a group, and the way from one global step to the next.
 
 typedef enum hth_train_group_event {
@@ -80,6 +87,8 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event);
 // hth_train_group_rest brings the job to a whole step: the one in progress is undone, or if it is
 // certain already made (HTH_TRAIN_GROUP_STEPPED).
 hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event);
+// hth_train_group_wait waits for as long as a slice does.
+void hth_train_group_wait(const hth_train_job *job);
 // hth_train_group_park leaves the group's state in the region if nobody else has it.
 hth_err hth_train_group_park(hth_train_job *job);
 // hth_train_group_over is why the group has ended; HTH_OK: its job is done.
@@ -88,10 +97,10 @@ hth_err hth_train_group_over(const hth_train_job *job);
 double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms);
 // hth_train_group_lead: the job is one, or no member of a group.
 bool hth_train_group_lead(const hth_train_job *job);
-// hth_train_group_sequence is [[step, samples of member 0, 1, ..], ..], whenever shards of whole
-// batches changed; the job's. hth_train_group_row is [{"member", "samples", "sample_ms",
+// hth_train_group_budget has the other members plan for the job's budget, too.
+void hth_train_group_budget(hth_train_job *job);
+// hth_train_group_row is [{"member", "samples", "sample_ms",
 // "joined"}, ..] as it is now, the caller's. NULL: no group.
-const json_t *hth_train_group_sequence(const hth_train_job *job);
 json_t *hth_train_group_row(const hth_train_job *job);
 
 #endif

@@ -7,6 +7,7 @@
 #include "runtime/catalog.h"
 #include "runtime/precision.h"
 #include "engine/serve/version_swap.h"
+#include "group/sequence.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -127,6 +128,9 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
         bool back = hth_trainer_replan(job->trainer) == HTH_OK && job_plan(job) == HTH_OK;
         hth_fail(err, back ? "%s; the job continues with the budget that it had" : "%s", detail);
     }
+    if (err == HTH_OK) {
+        hth_train_group_budget(job);
+    }
     json_decref(before);
     return err;
 }
@@ -174,7 +178,7 @@ void hth_train_job_place(hth_train_job *job, int64_t step)
 // Goes on where the last checkpoint was made.
 static hth_err job_resume(hth_train_job *job)
 {
-    hth_checkpoint c = {job->args, 0, job->steps, job->history, job->held_out, 0};
+    hth_checkpoint c = {job->args, 0, job->steps, job->history, job->held_out, 0, job->shards};
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(job->ms->store, &job->spec, job->trainer, &c));
     if (c.step < 0 && job->r->crashes == 0) {
@@ -187,7 +191,10 @@ static hth_err job_resume(hth_train_job *job)
     job->begun = c.step;
     job->ran_ms = c.ran_ms;
     hth_train_job_place(job, c.step > 0 ? c.step : 0);
-    return HTH_OK;
+    // of several devices so far: its sums are others from here on
+    return !job->spec.group && json_array_size(job->shards) > 0
+               ? hth_sequence_add(job->shards, 1, job->step, &job->spec.batch)
+               : HTH_OK;
 }
 
 // A job that goes on takes its batches in as many parts as before, whatever would be chosen now,
@@ -360,6 +367,7 @@ static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events e
                          .r = request,
                          .history = json_array(),
                          .held_out = json_array(),
+                         .shards = json_array(),
                          .begun = -1,
                          .room = -1,
                          .saved = -1,
@@ -404,6 +412,7 @@ void hth_train_job_free(hth_train_job *job)
     hth_trainer_close(job->trainer);
     hth_train_data_close(&job->data);
     json_decref(job->held_out);
+    json_decref(job->shards);
     json_decref(job->history);
     json_decref(job->memory);
     json_decref(job->had);

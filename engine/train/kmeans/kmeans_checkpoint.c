@@ -42,9 +42,9 @@ hth_err kmeans_save(kmeans_job *job)
     int64_t k = (int64_t)job->spec.what.k, d = (int64_t)job->source.d;
     size_t iterations = job->at.iterations;
     json_t *held = json_array();
-    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)iterations,
-                                                       (int64_t)job->spec.what.iterations,
-                                                       job->history, held, kmeans_ran_ms(job)});
+    json_t *doc = hth_checkpoint_doc(
+        &(hth_checkpoint){job->args, (int64_t)iterations, (int64_t)job->spec.what.iterations,
+                          job->history, held, kmeans_ran_ms(job), NULL});
     json_decref(held);
     put.meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);

@@ -96,7 +96,7 @@ json_t *kmeans_state(const hth_job *base)
     json_t *held = json_array();
     json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)job->at.iterations,
                                                        (int64_t)job->spec.what.iterations,
-                                                       job->history, held, 0});
+                                                       job->history, held, 0, NULL});
     json_decref(held);
     if (job->group != NULL) {
         json_object_set(doc, "shards", kmeans_group_sequence(job));

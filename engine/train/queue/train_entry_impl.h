@@ -42,6 +42,7 @@ typedef enum hth_train_leaving {
 // A member of a group, its lead too (train_gang.c).
 typedef struct hth_train_gang {
     struct hth_group_watch *watch; // NULL: the job is on one device
+    uint64_t bytes;                // of the device, as the queue knows
     bool gave;                     // its memory to an older group, which waits still
     uint64_t since_ns; // since when that and its own have waited, 0: they do not; and not before
     uint64_t again_ns; // .. then it is asked again to give it
@@ -188,6 +189,10 @@ hth_err hth_train_gang_open(hth_train_entry *entry);
 void hth_train_gang_close(hth_train_entry *entry);
 // hth_train_gang_pause: entry->paused has changed, and the group's members find out.
 void hth_train_gang_pause(hth_train_entry *entry);
+// hth_train_gang_ran looks what a member holds after a slice: it plans for its lead's budget.
+void hth_train_gang_ran(hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_gang_over: its group has ended, and no attempt would be of use.
+bool hth_train_gang_over(const hth_train_entry *entry);
 // hth_train_gang_look has members give memory back, and ends those whose group is over.
 void hth_train_gang_look(hth_train_queue *queue);
 // hth_train_gang_gated tells whether the entry may not begin; hth_train_gang_why says why not.

@@ -222,7 +222,9 @@ void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
     }
     hth_fair_queue_holds(queue->fair.jobs, &entry->fair, &held);
     fair_ends(queue, entry, now_ns);
-    entry->fair.least_ns = FAIR_SWITCHES * entry->opened_ns;
+    // others of its group would wait for a member
+    entry->fair.least_ns =
+        entry->gang.watch != NULL ? HTH_FAIR_NEVER / 2 : FAIR_SWITCHES * entry->opened_ns;
     queue->fair.changed = true;
 }
 

@@ -40,6 +40,21 @@ void hth_train_gang_pause(hth_train_entry *entry)
     }
 }
 
+void hth_train_gang_ran(hth_train_queue *queue, hth_train_entry *entry)
+{
+    uint64_t bytes = entry->gang.watch != NULL ? hth_job_device_bytes(entry->work) : 0;
+    if (bytes != entry->gang.bytes) {
+        queue->freed += bytes < entry->gang.bytes;
+        entry->gang.bytes = bytes;
+        hth_train_fair_began(queue, entry);
+    }
+}
+
+bool hth_train_gang_over(const hth_train_entry *entry)
+{
+    return entry->gang.watch != NULL && hth_group_watch_over(entry->gang.watch);
+}
+
 // gang_waits: `other` would begin, but for what `entry` has: memory, or its place among its
 // tenant's jobs.
 static bool gang_waits(const hth_train_entry *entry, const hth_train_entry *other)
@@ -159,7 +174,7 @@ void hth_train_gang_look(hth_train_queue *queue)
         if (e->gang.watch == NULL) {
             continue;
         }
-        bool over = hth_group_watch_over(e->gang.watch);
+        bool over = hth_train_gang_over(e);
         if (over && e->member && e->work == NULL) {
             gang_ended(queue, e);
         } else if (!over && e->work != NULL && !e->paused && gang_gives(queue, e, now_ns)) {

@@ -259,6 +259,7 @@ static hth_err queue_step(hth_train_queue *queue, hth_train_entry *entry, bool *
     entry->link = hth_job_link(entry->work);
     hth_err err = hth_job_slice(entry->work, done);
     hth_train_turn_ran(queue, entry, hth_now_ns() - start_ns);
+    hth_train_gang_ran(queue, entry);
     return err;
 }
 
@@ -326,9 +327,6 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
     entry->opened_ns = hth_now_ns() - from_ns;
     if (err == HTH_OK) {
         hth_train_fair_began(queue, entry);
-        if (entry->r->member > 0) { // others of its group would wait for it
-            entry->fair.least_ns = HTH_FAIR_NEVER / 2;
-        }
         entry->favoured[0] = 0;
         return queue_began(queue, entry);
     }

@@ -108,6 +108,7 @@ static hth_err submit_member(hth_train_entry *entry, const hth_request *request,
     HTH_TRY(hth_checkpoint_job(args, name));
     entry->member = true;
     entry->attempt = 1;
+    entry->retries = (int)json_integer_value(json_object_get(args, "retries"));
     entry->priority = (int)json_number_value(json_object_get(args, "priority"));
     entry->spills = json_is_string(json_object_get(args, "spill"));
     snprintf(entry->job, sizeof entry->job, "%.180s" HTH_TRAIN_MEMBER "%d)", name,

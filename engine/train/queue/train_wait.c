@@ -187,7 +187,8 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
 {
     char why[HTH_CHECKPOINT_NOTE], text[HTH_CHECKPOINT_NOTE + 80];
     snprintf(why, sizeof why, "%s", hth_err_detail());
-    if (entry->attempt > entry->retries || entry->r->canceled || !wait_helps(err)) {
+    if (entry->attempt > entry->retries || entry->r->canceled || !wait_helps(err) ||
+        hth_train_gang_over(entry)) {
         return false;
     }
     int doubled = entry->attempt - 1 < WAIT_RETRY_MAX ? entry->attempt - 1 : WAIT_RETRY_MAX;
