@@ -168,13 +168,14 @@ typedef struct hth_kmeans_at {
     size_t seeded;       // centroids that k-means++ has chosen
     double inertia;      // of the centroids before the last iteration; in the end of the last ones
     bool converged;
-    const double *centroids; // (k, d) the present ones; NULL: it has none yet
+    const double *centroids; // (k, d) the present ones, or `seeded` of them; NULL: it has none yet
 } hth_kmeans_at;
 
 // Where a run stood that goes on.
 typedef struct hth_kmeans_saved {
     const double *centroids; // (k, d)
     size_t iterations;       // that led to them
+    size_t seeded;           // 0, or only so many of them, which k-means++ had chosen
 } hth_kmeans_saved;
 
 // hth_kmeans_begin checks the settings. `what` and the shards are borrowed until hth_kmeans_finish;

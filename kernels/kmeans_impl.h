@@ -37,6 +37,7 @@ struct hth_kmeans_run {
     size_t n_far;        // .. at most
     kmeans_seeds *seeds; // NULL: no k-means++, or it is over
     size_t draws;        // random numbers so far
+    size_t replayed;     // centroids that k-means++ chose before the run was left
     bool saved;          // it goes on with centroids that there are
     size_t iterations;
     double inertia;

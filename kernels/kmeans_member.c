@@ -271,7 +271,9 @@ void hth_kmeans_state_write(const hth_kmeans_run *run, void *state)
 static void state_arrays(hth_kmeans_run *run, const double *at)
 {
     size_t kd = run->k * run->d;
-    memcpy(run->centroids, at, kd * sizeof *at);
+    if (run->phase > HTH_KMEANS_SEEDS || run->saved) { // else a lead may have some of its own
+        memcpy(run->centroids, at, kd * sizeof *at);
+    }
     memcpy(run->all.sum, at + kd, kd * sizeof *at);
     memcpy(run->exact, at + 2 * kd, run->d * sizeof *at);
     memcpy(run->all.count, at + 2 * kd + run->d, run->k * sizeof *at);

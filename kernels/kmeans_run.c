@@ -74,7 +74,8 @@ hth_err hth_kmeans_begin(const hth_kmeans *what, hth_kmeans_shard *const *shards
     if (saved != NULL) {
         memcpy(run->centroids, saved->centroids, run->k * run->d * sizeof(double));
         run->iterations = saved->iterations;
-        run->saved = true;
+        run->replayed = saved->seeded;
+        run->saved = saved->seeded == 0;
     }
     return HTH_OK;
 fail:
@@ -98,7 +99,7 @@ void hth_kmeans_finish(hth_kmeans_run *run)
 
 hth_kmeans_at hth_kmeans_where(const hth_kmeans_run *run)
 {
-    bool begun = run->saved || run->phase > HTH_KMEANS_SEEDS;
+    bool begun = run->saved || run->phase > HTH_KMEANS_SEEDS || kmeans_seeded(run) > 0;
     return (hth_kmeans_at){.phase = run->phase,
                            .iterations = run->iterations,
                            .pass = run->passed,

@@ -6,7 +6,8 @@
 //
 // A pass over the points computes the candidates' columns; between two passes one is chosen, and
 // the next are drawn. Random numbers are Philox's, counted: a start depends on seed and points
-// alone.
+// alone. A run that goes on has one candidate in each pass for a centroid that it chose before, and
+// comes to the same distances and sums.
 #include "kernels/kmeans_impl.h"
 
 #include "base/alloc.h"
@@ -195,12 +196,26 @@ static size_t seed_draw(hth_kmeans_run *run)
     return last;
 }
 
+static void seed_replay(hth_kmeans_run *run)
+{
+    kmeans_seeds *seeds = run->seeds;
+    run->draws += seeds->count;
+    seeds->count = 1;
+    for (size_t j = 0; j < run->d; j++) {
+        seeds->rows[j] = (float)run->centroids[seeds->c * run->d + j];
+    }
+}
+
 // seed_next draws the candidates of the next pass.
 static hth_err seed_next(hth_kmeans_run *run)
 {
     kmeans_seeds *seeds = run->seeds;
     const float *x;
     seeds->count = seeds->c == 0 ? 1 : seeds->tries;
+    if (seeds->c < run->replayed) {
+        seed_replay(run);
+        return HTH_OK;
+    }
     for (size_t j = 0; j < seeds->count; j++) {
         HTH_TRY(kmeans_row(run, seeds->c == 0 ? seed_any(run) : seed_draw(run), &x));
         memcpy(seeds->rows + j * run->d, x, run->d * sizeof *x);

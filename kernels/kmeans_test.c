@@ -456,7 +456,7 @@ static void a_run_goes_on(void **state)
     for (size_t i = 1; i <= 6; i++) {
         assert_ok(run(&p, &r, &what, 3000, i, NULL));
         memcpy(half, p.centroids, bytes);
-        assert_ok(run(&p, &r, &what, 3000, SIZE_MAX, &(hth_kmeans_saved){half, i}));
+        assert_ok(run(&p, &r, &what, 3000, SIZE_MAX, &(hth_kmeans_saved){half, i, 0}));
         assert_int_equal(p.result.iterations, 6);
         assert_memory_equal(whole, p.centroids, bytes);
         assert_true(p.result.inertia == inertia);
@@ -474,7 +474,7 @@ static void a_run_begins_where_it_was(void **state)
     points_make(&p, 50, 2, 3, 0, 5);
     hth_device device = cpu(1);
     const double centroids[] = {1, 2, 3, 4, 5, 6};
-    const hth_kmeans_saved saved = {centroids, 4};
+    const hth_kmeans_saved saved = {centroids, 4, 0};
     hth_kmeans what = {.k = p.k, .iterations = 6};
     hth_kmeans_shard *shard;
     hth_kmeans_run *run;
@@ -533,6 +533,38 @@ static void memory_that_runs_out_is_said(void **state)
     points_free(&p);
 }
 
+// A run that is left while k-means++ chooses goes on with what was chosen, to the same bits.
+static void seeds_go_on(void **state)
+{
+    points p;
+    hth_device device = cpu(2);
+    hth_kmeans_shard *shard;
+    hth_kmeans_run *run;
+    double chosen[33 * 20];
+    points_make(&p, 9000, 20, 33, 0, 5);
+    hth_kmeans what = {.k = p.k, .iterations = 3, .seed = 2};
+    assert_ok(fit(&p, device, &what, NULL));
+    for (size_t left = 1; left < p.k; left += 15) {
+        hth_kmeans_saved saved = {.centroids = chosen};
+        assert_ok(hth_kmeans_open(&device, p.x, p.n, p.d, p.k, p.labels, &shard));
+        assert_ok(hth_kmeans_begin(&what, &shard, 1, NULL, &run));
+        while (saved.seeded < left) {
+            assert_ok(hth_kmeans_go(run, p.n));
+            saved.seeded = hth_kmeans_where(run).seeded;
+        }
+        memcpy(chosen, hth_kmeans_where(run).centroids, sizeof chosen);
+        hth_kmeans_finish(run);
+        assert_ok(hth_kmeans_begin(&what, &shard, 1, &saved, &run));
+        while (hth_kmeans_where(run).phase != HTH_KMEANS_DONE) {
+            assert_ok(hth_kmeans_go(run, p.n));
+        }
+        assert_memory_equal(p.centroids, hth_kmeans_where(run).centroids, sizeof chosen);
+        hth_kmeans_finish(run);
+        hth_kmeans_close(shard);
+    }
+    points_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -543,6 +575,7 @@ int main(void)
         cmocka_unit_test(plus_plus_finds_every_blob),
         cmocka_unit_test(starts_are_points),
         cmocka_unit_test(seeds_differ_and_repeat),
+        cmocka_unit_test(seeds_go_on),
         cmocka_unit_test(empty_clusters_get_the_farthest),
         cmocka_unit_test(a_last_point_stays),
         cmocka_unit_test(equal_points_are_one_cluster),

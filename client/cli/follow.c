@@ -130,6 +130,13 @@ static void follow_early(hth_follow *follow, const json_t *early)
     }
 }
 
+// follow_seeded shows how far k-means++ is.
+static void follow_seeded(hth_follow *follow, const json_t *json)
+{
+    uint64_t done = (uint64_t)follow_number(json, "seeded");
+    hth_progress_show(&follow->bar, "k-means++", done, (uint64_t)follow_number(json, "centroids"));
+}
+
 void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = hth_terminal_load(what);
@@ -143,6 +150,8 @@ void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint6
         follow_early(follow, json_object_get(o, "early_stop"));
     } else if (json_object_get(o, "step") != NULL) {
         follow_step(follow, o, done, total);
+    } else if (json_object_get(o, "seeded") != NULL) {
+        follow_seeded(follow, o);
     } else if (state != NULL) {
         follow->first = 0; // what is left is guessed anew
         if (json_object_get(o, "deaths") != NULL) {

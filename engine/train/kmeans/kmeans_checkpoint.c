@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define CHECKPOINT_TENSOR "centroids"
+#define CHECKPOINT_SEEDED "seeded" // only so many of them, 0: all
 
 static void checkpoint_name(const kmeans_job *job, char out[HTH_CHECKPOINT_NAME])
 {
@@ -46,6 +47,7 @@ hth_err kmeans_save(kmeans_job *job)
         &(hth_checkpoint){job->args, (int64_t)iterations, (int64_t)job->spec.what.iterations,
                           job->history, held, kmeans_ran_ms(job), NULL});
     json_decref(held);
+    json_object_set_new(doc, CHECKPOINT_SEEDED, json_integer((json_int_t)job->at.seeded));
     put.meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);
     if (put.meta == NULL) {
@@ -53,7 +55,7 @@ hth_err kmeans_save(kmeans_job *job)
     }
     checkpoint_name(job, put.name);
     const double *centroids = hth_kmeans_where(job->run).centroids;
-    put.n = iterations > 0 && centroids != NULL ? 1 : 0;
+    put.n = centroids != NULL && (iterations > 0 || job->at.seeded > 0) ? 1 : 0;
     put.tensor = (hth_put_tensor){.name = CHECKPOINT_TENSOR,
                                   .dtype = HTH_DT_F64,
                                   .shape = {.rank = 2, .dim = {k, d}},
@@ -92,18 +94,21 @@ static hth_err load_centroids(const kmeans_job *job, const hth_manifest *m, doub
 }
 
 static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centroids,
-                         size_t *iterations)
+                         hth_kmeans_saved *saved)
 {
     json_t *doc = json_loads(m->meta, 0, NULL), *history = json_object_get(doc, "history");
     json_int_t step = json_integer_value(json_object_get(doc, "step"));
+    json_int_t seeded = json_integer_value(json_object_get(doc, CHECKPOINT_SEEDED));
     hth_err err = HTH_OK;
-    if (step < 0 || json_array_size(history) != (size_t)step) {
+    if (step < 0 || seeded < 0 || (uint64_t)seeded > job->spec.what.k ||
+        json_array_size(history) != (size_t)step) {
         err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", m->name);
-    } else if (step > 0) {
+    } else if (step > 0 || seeded > 0) {
         err = load_centroids(job, m, centroids);
     }
     if (err == HTH_OK) {
-        *iterations = (size_t)step;
+        saved->iterations = (size_t)step;
+        saved->seeded = step == 0 ? (size_t)seeded : 0;
         job->saved = step;
         job->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
         err =
@@ -113,12 +118,12 @@ static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centro
     return err;
 }
 
-hth_err kmeans_load(kmeans_job *job, double **centroids, size_t *iterations)
+hth_err kmeans_load(kmeans_job *job, double **centroids, hth_kmeans_saved *saved)
 {
     char name[HTH_CHECKPOINT_NAME];
     hth_manifest m;
     *centroids = NULL;
-    *iterations = 0;
+    *saved = (hth_kmeans_saved){.iterations = 0};
     if (!job->spec.resume && job->r->crashes == 0) {
         return HTH_OK;
     }
@@ -128,7 +133,8 @@ hth_err kmeans_load(kmeans_job *job, double **centroids, size_t *iterations)
         return job->r->crashes > 0 ? HTH_OK : hth_checkpoint_none(job->name);
     }
     HTH_TRY(err);
-    err = load_read(job, &m, centroids, iterations);
+    err = load_read(job, &m, centroids, saved);
+    saved->centroids = *centroids;
     hth_manifest_fini(&m);
     return err;
 }

@@ -107,6 +107,17 @@ static hth_err job_limited(kmeans_job *job)
                     job_kept(job, kept));
 }
 
+// job_checkpoint makes a checkpoint where one is due: by the number of iterations, or by time.
+static void job_checkpoint(kmeans_job *job)
+{
+    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && kmeans_leads(job);
+    size_t every = job->spec.checkpoint, iterations = job->at.iterations;
+    bool counted = every > 0 && iterations > 0 && iterations % every == 0;
+    if (counted || (timed && hth_now_ns() >= job->due_ns)) {
+        job_save(job);
+    }
+}
+
 // job_iterated notes that an iteration is done.
 static hth_err job_iterated(kmeans_job *job)
 {
@@ -118,11 +129,7 @@ static hth_err job_iterated(kmeans_job *job)
         return hth_no_memory("a K-means job");
     }
     kmeans_event(job);
-    bool timed = hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) > 0 && kmeans_leads(job);
-    bool counted = job->spec.checkpoint > 0 && job->at.iterations % job->spec.checkpoint == 0;
-    if (counted || (timed && hth_now_ns() >= job->due_ns)) {
-        job_save(job);
-    }
+    job_checkpoint(job);
     return HTH_OK;
 }
 
@@ -205,6 +212,11 @@ static hth_err kmeans_slice(hth_job *base, bool *done)
     HTH_TRY(job_computes(job, &over));
     if (over) {
         return job_over(job, done);
+    }
+    if (job->at.phase == HTH_KMEANS_SEEDS && job->at.seeded != job->seeded) {
+        job->seeded = job->at.seeded;
+        kmeans_event_seeded(job);
+        job_checkpoint(job);
     }
     bool iterated = json_array_size(job->history) < job->at.iterations;
     if (job->at.phase != before) {

@@ -9,7 +9,8 @@
 // A step of the job is an iteration; what is called its loss is the inertia. A slice is so many
 // points that others wait some 40 ms for the device; it computes alongside requests, as a training
 // step does (hth_work_elsewhere). A checkpoint is the centroids and the number of iterations that
-// led to them: from there a job goes on with the same bits.
+// led to them, or those that k-means++ has chosen so far: from there a job goes on with the same
+// bits.
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_H
 
@@ -19,7 +20,8 @@
 // hth_kmeans_job_open reads the specification in request->arguments and makes everything ready:
 // what can be wrong without a look at all points is told here. `request` must outlive the job.
 // HTH_ENODEVMEM: there is too little memory now; HTH_ETOOBIG: never. What is told after each
-// iteration: {"step", "loss", "inertia", "ms", "peak_bytes", "budget_bytes"}.
+// iteration: {"step", "loss", "inertia", "ms", "peak_bytes", "budget_bytes"}; before the first one,
+// while k-means++ chooses centroids: {"seeded", "centroids"}, how many of how many.
 hth_err hth_kmeans_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                             hth_job **out);
 

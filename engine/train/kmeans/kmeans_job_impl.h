@@ -29,6 +29,7 @@ typedef struct kmeans_job {
     hth_kmeans_at at;
     kmeans_group *group; // NULL: it is on one device
     size_t kept;         // iterations before the run that is at work
+    size_t seeded;       // centroids of k-means++ that were told of
     json_t *history;     // [[inertia, ms, 0], ..]
     json_t *planned;
     double predicted_ns; // an iteration
@@ -91,16 +92,17 @@ json_t *kmeans_group_sequence(const kmeans_job *job);
 
 // kmeans_checkpoint.c
 // kmeans_save makes a checkpoint of where the job stands. kmeans_load reads the last one:
-// *centroids (k, d) is the caller's, NULL: no iteration was made, or (job->r->crashes > 0) there is
-// none.
+// *centroids (k, d), to which saved->centroids points, is the caller's, NULL: none were chosen, or
+// (job->r->crashes > 0) there is no checkpoint.
 hth_err kmeans_save(kmeans_job *job);
-hth_err kmeans_load(kmeans_job *job, double **centroids, size_t *iterations);
+hth_err kmeans_load(kmeans_job *job, double **centroids, hth_kmeans_saved *saved);
 // kmeans_publish stores the centroids as a model.
 hth_err kmeans_publish(kmeans_job *job);
 
 // kmeans_tell.c
 void kmeans_log(const kmeans_job *job, const char *level, const char *text);
-void kmeans_event(const kmeans_job *job); // after an iteration
+void kmeans_event(const kmeans_job *job);        // after an iteration
+void kmeans_event_seeded(const kmeans_job *job); // after k-means++ has chosen a centroid
 json_t *kmeans_state(const hth_job *job);
 json_t *kmeans_times(const hth_job *job);
 double kmeans_seconds_left(const hth_job *job);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "kernels/kmeans.h"
+#include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 
 #include <stdatomic.h>
@@ -258,6 +259,95 @@ static void a_paused_job_goes_on(void **state)
     rig_close(&r);
 }
 
+// Of a job whose centroids k-means++ chooses: counts what is told, and cancels or pauses it.
+typedef struct seeds {
+    call c, pause;
+    hth_engine *engine;
+    int told, cancel_at, pause_at;
+    double last;
+} seeds;
+
+static void seeds_progress(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    seeds *s = request->ctx;
+    json_t *doc = json_loads(what, 0, NULL);
+    if (json_object_get(doc, "seeded") != NULL) {
+        assert_int_equal(done, 0);
+        assert_int_equal(number(doc, "centroids"), K);
+        assert_true(number(doc, "seeded") == s->last + 1 || s->told == s->pause_at);
+        s->last = number(doc, "seeded");
+        s->told++;
+        request->canceled = s->told == s->cancel_at ? 1 : request->canceled;
+        if (s->told == s->pause_at) {
+            assert_ok(hth_engine_submit(s->engine, &s->pause.r));
+        }
+    }
+    json_decref(doc);
+}
+
+static void the_choice_of_centroids_is_told_of(void **state)
+{
+    rig r;
+    rig_open(&r);
+    json_t *q = asks(&r, "seeds", "{\"start\": null, \"seed\": 3}");
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    for (int cancel_at = 4; cancel_at >= 0; cancel_at -= 4) {
+        seeds s = {
+            .cancel_at = cancel_at,
+            .c.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = seeds_progress}};
+        hth_err err = call_run(r.f.engine, &s.c);
+        if (cancel_at > 0) {
+            assert_err(err, HTH_ECANCELED, "canceled after iteration 0: nothing is saved");
+            assert_int_equal(s.told, cancel_at);
+        } else {
+            assert_ok(err);
+            assert_true(s.told >= K - 1);
+            hth_free(s.c.r.json);
+        }
+    }
+    assert_true(logged(&r.f, "seeds", "k-means++ has chosen 1 of 12 centroids"));
+    free(text);
+    rig_close(&r);
+}
+
+static void the_choice_of_centroids_is_paused(void **state)
+{
+    rig r;
+    hth_err err;
+    const char *more = "{\"start\": null, \"seed\": 3}";
+    hth_manifest m;
+    rig_open(&r);
+    json_decref(cluster(&r, "whole", more));
+    json_t *q = asks(&r, "seeds", more);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    seeds s = {
+        .engine = r.f.engine,
+        .pause_at = 3,
+        .pause.r = {.command = HTH_COMMAND_PAUSE, .arguments = "{\"job\": \"seeds\"}"},
+        .c.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = seeds_progress}};
+    call_init(&s.pause);
+    call_start(r.f.engine, &s.c);
+    assert_ok(call_wait(&s.pause));
+    json_t *row = json_loads(s.pause.r.json, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "paused");
+    assert_int_equal(number(row, "step"), 0);
+    json_decref(row);
+    hth_free(s.pause.r.json);
+    assert_false(call_finished(&s.c));
+    assert_ok(hth_store_get(r.f.store, "seeds" HTH_CHECKPOINT_TAIL, 0, &m)); // what was chosen
+    assert_int_equal(m.n_tensors, 1);
+    hth_manifest_fini(&m);
+    json_decref(ask(&r.f, "resume", "{\"job\": \"seeds\"}", &err));
+    assert_ok(err);
+    assert_ok(call_wait(&s.c));
+    hth_free(s.c.r.json);
+    same_tensors(&r.f, "whole", "seeds");
+    free(text);
+    rig_close(&r);
+}
+
 // What is read while a job works may be cut by its owner.
 static void a_file_that_changes_ends_the_job(void **state)
 {
@@ -371,6 +461,8 @@ int main(void)
         cmocka_unit_test(windows_change_nothing),
         cmocka_unit_test(a_canceled_job_goes_on),
         cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(the_choice_of_centroids_is_told_of),
+        cmocka_unit_test(the_choice_of_centroids_is_paused),
         cmocka_unit_test(a_time_limit_ends_a_job),
         cmocka_unit_test(a_file_that_changes_ends_the_job),
         cmocka_unit_test(bad_input_gets_a_sentence),

@@ -218,9 +218,8 @@ static hth_err open_run(kmeans_job *job)
     double *centroids = NULL;
     hth_kmeans_saved saved = {.iterations = 0};
     if (kmeans_leads(job)) { // the others take its state
-        HTH_TRY(kmeans_load(job, &centroids, &saved.iterations));
+        HTH_TRY(kmeans_load(job, &centroids, &saved));
     }
-    saved.centroids = centroids;
     hth_err err = open_begin(job, &saved);
     hth_free(centroids);
     job->kept = job->at.iterations = saved.iterations;

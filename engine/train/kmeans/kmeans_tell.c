@@ -20,21 +20,35 @@ static double tell_planned(const kmeans_job *job, const char *key)
     return json_number_value(json_object_get(job->planned, key));
 }
 
-void kmeans_event(const kmeans_job *job)
+static void tell_event(const kmeans_job *job, const char *text, uint64_t step)
 {
-    char text[300];
-    uint64_t step = job->at.iterations, steps = job->spec.what.iterations;
-    snprintf(text, sizeof text,
-             "{\"step\":%llu,\"loss\":%.9g,\"inertia\":%.9g,\"ms\":%.3f,\"peak_bytes\":%.0f,"
-             "\"budget_bytes\":%.0f}",
-             (unsigned long long)step, job->at.inertia, job->at.inertia, job->step_ms,
-             tell_planned(job, "peak_bytes"), tell_planned(job, "budget_bytes"));
+    uint64_t steps = job->spec.what.iterations;
     if (job->r->progress != NULL) {
         job->r->progress(job->r, text, step, steps);
     }
     if (job->events.fn != NULL) {
         job->events.fn(job->events.ctx, text, step, steps);
     }
+}
+
+void kmeans_event_seeded(const kmeans_job *job)
+{
+    char text[80];
+    snprintf(text, sizeof text, "{\"seeded\":%zu,\"centroids\":%zu}", job->at.seeded,
+             job->spec.what.k);
+    tell_event(job, text, 0);
+}
+
+void kmeans_event(const kmeans_job *job)
+{
+    char text[300];
+    uint64_t step = job->at.iterations;
+    snprintf(text, sizeof text,
+             "{\"step\":%llu,\"loss\":%.9g,\"inertia\":%.9g,\"ms\":%.3f,\"peak_bytes\":%.0f,"
+             "\"budget_bytes\":%.0f}",
+             (unsigned long long)step, job->at.inertia, job->at.inertia, job->step_ms,
+             tell_planned(job, "peak_bytes"), tell_planned(job, "budget_bytes"));
+    tell_event(job, text, step);
 }
 
 uint64_t kmeans_ran_ms(const kmeans_job *job)
@@ -64,6 +78,9 @@ json_t *kmeans_times(const hth_job *base)
                             (json_int_t)job->bytes, "seconds_left");
     if (job->group != NULL) {
         json_object_set_new(doc, "members", kmeans_group_row(job));
+    }
+    if (job->at.phase == HTH_KMEANS_SEEDS) {
+        json_object_set_new(doc, "seeded", json_integer((json_int_t)job->at.seeded));
     }
     if (job->at.iterations > job->kept) {
         json_object_set_new(doc, "measured_ms", json_real(kmeans_iteration_ms(job)));

@@ -132,6 +132,13 @@ void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t do
             hth_job_log_flush(entry->log);
         }
         entry->logged_ns = now;
+    } else if (json_object_get(o, "seeded") != NULL) {
+        snprintf(text, sizeof text, "k-means++ has chosen %.0f of %.0f centroids",
+                 json_number_value(json_object_get(o, "seeded")),
+                 json_number_value(json_object_get(o, "centroids")));
+        hth_job_log_add(entry->log, "info", text);
+        hth_job_log_flush(entry->log);
+        entry->logged_ns = now;
     }
     json_decref(o);
 }
