@@ -34,7 +34,8 @@
 
 // Points that are read when they are looked at.
 typedef struct hth_kmeans_points {
-    // rows has *x point to `count` (at most `most`) points from `first`, until the next call.
+    // rows has *x point to `count` points from `first`, until the next call: of one block of `most`
+    // points, of which the first one begins with point 0.
     hth_err (*rows)(void *ctx, size_t first, size_t count, const float **x);
     void *ctx;
     size_t most; // a multiple of HTH_KMEANS_CHUNK
@@ -200,9 +201,10 @@ void hth_kmeans_member(hth_kmeans_run *run, bool leads);
 // hth_kmeans_range begins the present pass of points [first, first + n). `again`: labels may be of
 // an attempt at this pass that was given up, so that it is no sign of the end if none changes.
 hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again);
-// hth_kmeans_trial, after the range of the first look, assigns at most `points` of its points to
-// centroids that do not count: how long that takes tells what an iteration will. Labels are spoilt.
-hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t points);
+// hth_kmeans_trial, after the range of the first look, assigns at most *points of its points, and
+// stores how many, to centroids that do not count: how long that takes tells what an iteration
+// will. Labels are spoilt.
+hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t *points);
 // hth_kmeans_ranged: all of the range is computed.
 bool hth_kmeans_ranged(const hth_kmeans_run *run);
 // hth_kmeans_part writes at most hth_kmeans_part_bytes, aligned to 8. HTH_EIO and so on: a point

@@ -40,13 +40,14 @@ hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again
 }
 
 // Centroids are points: as many times are compared in double as with others.
-hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t points)
+hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t *points)
 {
     hth_kmeans_shard *shard = run->shards[0];
     const hth_kmeans_centroids to = {run->next, run->origin};
-    hth_kmeans_piece piece = {.first = run->from, .n = points < run->range ? points : run->range};
-    if (shard->x == NULL && piece.n > shard->points.most) {
-        piece.n = shard->points.most;
+    hth_kmeans_piece piece = {.first = run->from, .n = *points < run->range ? *points : run->range};
+    if (shard->x == NULL) {
+        size_t rest = shard->points.most - run->from % shard->points.most;
+        piece.n = piece.n < rest ? piece.n : rest;
     }
     HTH_TRY(kmeans_rows(run, 0, piece.first, piece.n, &piece.x));
     for (size_t c = 0; c < run->k; c++) {
@@ -57,6 +58,7 @@ hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t points)
     }
     shard->ops->begin(shard, &to, true);
     shard->ops->assign(shard, &piece);
+    *points = piece.n;
     return HTH_OK;
 }
 

@@ -75,7 +75,9 @@ static void compute(rig *r, int member, size_t first, size_t n, size_t step, boo
         assert_ok(hth_kmeans_go(r->run[member], step));
     }
     if (hth_kmeans_where(r->run[member]).phase == HTH_KMEANS_LOOKS && n > 0) {
-        assert_ok(hth_kmeans_trial(r->run[member], step / 2));
+        size_t points = step / 2;
+        assert_ok(hth_kmeans_trial(r->run[member], &points));
+        assert_true(points > 0 && points <= step / 2 && points <= n);
     }
     assert_ok(hth_kmeans_part(r->run[member], r->part[member]));
 }

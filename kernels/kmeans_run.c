@@ -279,8 +279,9 @@ static size_t run_count(const hth_kmeans_run *run, size_t points)
     if (run->phase == HTH_KMEANS_REFILLS && points > FAR_POINTS) {
         points = FAR_POINTS;
     }
-    if (shard->x == NULL && points > shard->points.most) {
-        points = shard->points.most;
+    if (shard->x == NULL) {
+        size_t rest = shard->points.most - run->point % shard->points.most;
+        points = points < rest ? points : rest;
     }
     points = points > 0 ? points : 1;
     return points < left ? points : left;

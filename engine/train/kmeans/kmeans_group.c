@@ -199,7 +199,7 @@ static hth_err group_trial(kmeans_job *job)
     n = n < (size_t)job->group->round.n ? n : (size_t)job->group->round.n;
     for (int i = 0; i < 2; i++) {
         uint64_t start_ns = hth_now_ns();
-        HTH_TRY(hth_kmeans_trial(job->run, n));
+        HTH_TRY(hth_kmeans_trial(job->run, &n));
         job->group->trial_us = (double)(hth_now_ns() - start_ns) / 1e3 / (double)n;
     }
     job->group->trial_us *= 100.0 / hth_device_quota_percent(job->ms->site->device);

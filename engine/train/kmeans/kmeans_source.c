@@ -3,6 +3,7 @@
 #include "engine/train/kmeans/kmeans_source.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "device/cpu/team.h"
 
 #include <fcntl.h>
@@ -11,9 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Bytes of a file that are read at a time, at most: they are computed with while they are in the
-// processor's cache.
-#define SOURCE_WINDOW ((size_t)4 << 20)
+// Bytes of a block of a file, about: they are computed with while they are in the processor's
+// cache. And of a mapped one.
+#define SOURCE_BLOCK  ((size_t)4 << 20)
+#define SOURCE_MAPPED ((size_t)16 << 20)
+#define SOURCE_PLACES 4 // blocks in memory, at most
+// A read that takes longer than so long for each byte did not find it in memory.
+#define SOURCE_BYTE_NS 0.6
 
 static size_t source_row(const hth_kmeans_source *source)
 {
@@ -75,53 +80,89 @@ hth_err hth_kmeans_source_open(const hth_kmeans_place *place, hth_kmeans_source 
 
 void hth_kmeans_source_close(hth_kmeans_source *source)
 {
+    hth_kmeans_ahead_close(source->ahead);
     hth_free(source->window);
-    source->window = NULL;
+    hth_free(source->row);
+    source->ahead = NULL;
+    source->window = source->row = NULL;
     hth_dataset_close(&source->set);
 }
 
-// ---- windows
+// ---- blocks
 
-// source_most is how many points a window of about `most` has, 0: all points need none.
-static size_t source_most(const hth_kmeans_source *source, size_t most)
+typedef struct source_blocks {
+    size_t points, places;
+} source_blocks;
+
+// source_cut cuts the points of a source with room for `most` (0: as many as it likes) into blocks;
+// points 0: they are all at hand.
+static source_blocks source_cut(const hth_kmeans_source *source, size_t most)
 {
+    size_t row = source_row(source), chunk = HTH_KMEANS_CHUNK;
+    size_t all = (source->n + chunk - 1) / chunk, room = most / chunk;
     bool at_hand = source->x->t.data != NULL;
-    size_t file = SOURCE_WINDOW / source_row(source) + 1;
-    if (!source_mapped(source) && (most > 0 || !at_hand)) {
-        most = most > 0 && most < file ? most : file;
+    if (at_hand && (most >= source->n || (most == 0 && !source_mapped(source)))) {
+        return (source_blocks){.points = 0};
     }
-    if (most == 0 || (at_hand && most >= source->n)) {
-        return 0;
+    size_t bytes = source_mapped(source) ? SOURCE_MAPPED : SOURCE_BLOCK,
+           block = bytes / row / chunk;
+    if (most > 0 && block > room / 2) {
+        block = room / 2;
     }
-    size_t chunks = most / HTH_KMEANS_CHUNK;
-    size_t all = (source->n + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK;
-    chunks = chunks < 1 ? 1 : chunks;
-    return (chunks < all ? chunks : all) * HTH_KMEANS_CHUNK;
+    block = block < all ? block : all;
+    block = block > 0 ? block : 1;
+    size_t places = (all + block - 1) / block;
+    places = places < SOURCE_PLACES ? places : SOURCE_PLACES;
+    if (most > 0 && places > room / block) {
+        places = room > block ? room / block : 1;
+    }
+    return (source_blocks){block * chunk, places};
 }
 
 uint64_t hth_kmeans_source_bytes(const hth_kmeans_source *source, size_t most)
 {
-    size_t points = source_most(source, most);
-    if (points == 0 && source_mapped(source)) {
+    source_blocks cut = source_cut(source, most);
+    size_t points = cut.points * cut.places;
+    if (source_mapped(source) && (most == 0 || points == 0)) {
         return 0; // pages that the system can take back
     }
     points = points > 0 && points < source->n ? points : source->n;
     return (uint64_t)points * source_row(source);
 }
 
+static hth_err source_fetch(void *ctx, size_t block);
+
+static hth_err source_ahead(hth_kmeans_source *source)
+{
+    size_t blocks = (source->n + source->most - 1) / source->most;
+    const hth_kmeans_blocks ahead = {source_fetch, source, blocks, source->places};
+    return source->places > 1 ? hth_kmeans_ahead_open(&ahead, &source->ahead) : HTH_OK;
+}
+
 hth_err hth_kmeans_source_window(hth_kmeans_source *source, size_t most)
 {
-    source->most = source_most(source, most);
-    if (source->most == 0 || source_mapped(source)) {
+    source_blocks cut = source_cut(source, most);
+    source->most = cut.points;
+    source->places = cut.places;
+    source->drops = most > 0;
+    source->next = SIZE_MAX;
+    if (source->most == 0) {
         return HTH_OK;
     }
-    hth_dataset_tensor *x = (hth_dataset_tensor *)source->x; // source->set's
-    hth_free(x->t.data); // a small one, which is read by windows all the same
-    x->t.data = NULL;
-    size_t points = source->most < source->n ? source->most : source->n;
-    (void)posix_fadvise(source->set.file.fd, 0, 0, POSIX_FADV_SEQUENTIAL); // more is read ahead
-    source->window = hth_alloc_large(points * source_row(source));
-    return source->window != NULL ? HTH_OK : hth_no_memory("a window of %zu points", points);
+    if (!source_mapped(source)) {
+        size_t points = source->most * source->places, row = source_row(source);
+        hth_dataset_tensor *x = (hth_dataset_tensor *)source->x; // source->set's
+        hth_free(x->t.data); // a small one, which is read by blocks all the same
+        x->t.data = NULL;
+        points = points < source->n ? points : source->n;
+        (void)posix_fadvise(source->set.file.fd, 0, 0, POSIX_FADV_SEQUENTIAL); // more is read ahead
+        source->window = hth_alloc_large(points * row);
+        source->row = hth_calloc(1, row);
+        if (source->window == NULL || source->row == NULL) {
+            return hth_no_memory("%zu points", points);
+        }
+    }
+    return source_ahead(source);
 }
 
 // source_pass lets go of mapped pages in front of `at`.
@@ -136,54 +177,154 @@ static void source_pass(hth_kmeans_source *source, uint64_t at)
     }
 }
 
+// ---- reading
+
+static float *source_place(const hth_kmeans_source *source, size_t block)
+{
+    return source->window + block % source->places * source->most * source->d;
+}
+
+static size_t source_block_bytes(const hth_kmeans_source *source, size_t block)
+{
+    size_t left = source->n - block * source->most;
+    return (left < source->most ? left : source->most) * source_row(source);
+}
+
+// source_touch has the pages of a mapped block come.
+static void source_touch(const hth_kmeans_source *source, size_t block)
+{
+    size_t bytes = source_block_bytes(source, block), page = (size_t)sysconf(_SC_PAGESIZE);
+    const volatile char *at =
+        (const char *)source->x->t.data + (uint64_t)block * source->most * source_row(source);
+    for (size_t i = 0; i < bytes; i += page) {
+        (void)at[i];
+    }
+}
+
+// Bytes [from, to) of a block, of a file.
+static hth_err source_read(const hth_kmeans_source *source, size_t block, size_t from, size_t to)
+{
+    uint64_t at = source->x->at + (uint64_t)block * source->most * source_row(source);
+    return hth_file_read(&source->set.file, source->set.name, at + from,
+                         (char *)source_place(source, block) + from, to - from);
+}
+
+// On the thread that reads ahead.
+static hth_err source_fetch(void *ctx, size_t block)
+{
+    const hth_kmeans_source *source = ctx;
+    if (source_mapped(source)) {
+        source_touch(source, block);
+        return HTH_OK;
+    }
+    return source_read(source, block, 0, source_block_bytes(source, block));
+}
+
 typedef struct source_part {
     const hth_kmeans_source *source;
-    uint64_t at; // in the file
-    size_t bytes;
+    size_t block;
     atomic_int failed;
 } source_part;
-
-static hth_err source_read(const hth_kmeans_source *source, uint64_t at, size_t from, size_t to)
-{
-    return hth_file_read(&source->set.file, source->set.name, at + from,
-                         (char *)source->window + from, to - from);
-}
 
 static void source_read_part(void *arg, int i, int n)
 {
     source_part *part = arg;
     size_t begin, end;
-    hth_team_range(part->bytes, i, n, &begin, &end);
-    if (source_read(part->source, part->at, begin, end) != HTH_OK) {
+    hth_team_range(source_block_bytes(part->source, part->block), i, n, &begin, &end);
+    if (source_read(part->source, part->block, begin, end) != HTH_OK) {
         part->failed = 1;
     }
 }
 
-// source_fill reads `bytes` to the window with the threads that compute with them. What failed on
-// one of them is read again, to have its sentence here.
-static hth_err source_fill(hth_kmeans_source *source, uint64_t at, size_t bytes)
+// source_fill reads a block with the threads that compute with it, and what follows it ahead where
+// that came from a disk. What failed on one of them is read again, to have its sentence here.
+static hth_err source_fill(hth_kmeans_source *source, size_t block)
 {
-    source_part part = {.source = source, .at = at, .bytes = bytes};
+    source_part part = {.source = source, .block = block};
+    size_t bytes = source_block_bytes(source, block);
+    uint64_t start_ns = hth_now_ns();
     hth_team_run(source_read_part, &part);
-    return part.failed ? source_read(source, at, 0, bytes) : HTH_OK;
+    bool slow = (double)(hth_now_ns() - start_ns) > SOURCE_BYTE_NS * (double)bytes;
+    if (part.failed) {
+        return source_read(source, block, 0, bytes);
+    }
+    if (slow && source->ahead != NULL) {
+        hth_kmeans_ahead_start(source->ahead, block);
+    }
+    return HTH_OK;
+}
+
+static hth_err source_take(hth_kmeans_source *source, size_t block, bool begins)
+{
+    if (begins) {
+        HTH_TRY(hth_file_unchanged(&source->set.file, source->set.name));
+    } else if (block == source->block) {
+        return HTH_OK;
+    }
+    source->block = block;
+    bool there = source->ahead != NULL && hth_kmeans_ahead_take(source->ahead, block, true);
+    return there ? HTH_OK : source_fill(source, block);
+}
+
+// source_cold: the next mapped block is on the disk only.
+static bool source_cold(const hth_kmeans_source *source, size_t block)
+{
+    uint64_t at = (uint64_t)(block + 1) * source->most * source_row(source);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident = 1;
+    if ((block + 1) * source->most >= source->n) {
+        return false;
+    }
+    char *address = (char *)source->x->t.data + at;
+    (void)mincore(address - ((uintptr_t)address & (page - 1)), 1, &resident);
+    return (resident & 1) == 0;
+}
+
+static void source_take_mapped(hth_kmeans_source *source, size_t block, bool begins)
+{
+    if (!begins && block == source->block) {
+        return;
+    }
+    source->block = block;
+    if (source->ahead != NULL && !hth_kmeans_ahead_take(source->ahead, block, false) &&
+        source_cold(source, block)) {
+        hth_kmeans_ahead_start(source->ahead, block);
+    }
+}
+
+// A point of any block, for which the present one stays.
+static hth_err source_one(hth_kmeans_source *source, size_t point, const float **x)
+{
+    size_t row = source_row(source);
+    *x = source->row;
+    return hth_file_read(&source->set.file, source->set.name, source->x->at + (uint64_t)point * row,
+                         source->row, row);
 }
 
 static hth_err source_rows(void *ctx, size_t first, size_t count, const float **x)
 {
     hth_kmeans_source *source = ctx;
-    size_t row = source_row(source);
-    if (source_mapped(source)) {
-        if (count > 1) {
-            source_pass(source, (uint64_t)first * row);
-        }
+    size_t block = first / source->most;
+    bool mapped = source_mapped(source), begins = first != source->next;
+    if (mapped) {
         *x = (const float *)source->x->t.data + first * source->d;
+    }
+    if (count == 1 && begins) { // one of a few, anywhere
+        return mapped ? HTH_OK : source_one(source, first, x);
+    }
+    if (begins && source->ahead != NULL) { // another pass
+        hth_kmeans_ahead_stop(source->ahead);
+    }
+    source->next = first + count;
+    if (!mapped) {
+        HTH_TRY(source_take(source, block, begins));
+        *x = source_place(source, block) + (first - block * source->most) * source->d;
         return HTH_OK;
     }
-    if (first == 0) {
-        HTH_TRY(hth_file_unchanged(&source->set.file, source->set.name));
+    if (source->drops) {
+        source_pass(source, (uint64_t)first * source_row(source));
     }
-    HTH_TRY(source_fill(source, source->x->at + first * row, count * row));
-    *x = source->window;
+    source_take_mapped(source, block, begins);
     return HTH_OK;
 }
 

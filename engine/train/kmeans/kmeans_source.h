@@ -4,21 +4,32 @@
 //
 // Design notes
 // The store's datasets are mapped: their pages are the system's, which can take them back. A file
-// is read, because its owner may cut it; the system reads ahead. Under a budget a source keeps one
-// window: of a mapped dataset, pages that were passed are let go of.
+// is read, because its owner may cut it. Points are cut into blocks. Of a file a few lie in memory,
+// one under a small budget; pages of a mapped dataset that were passed are let go of under one.
+//
+// While points come from memory all threads read a block, and then compute with it. Where that
+// takes as long as if it came from a disk, a thread of its own reads further blocks from there on,
+// up to the end of the pass: neither the disk nor the processors wait for the other one.
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 
 #include "engine/train/dataset.h"
+#include "engine/train/kmeans/kmeans_ahead.h"
 #include "kernels/kmeans.h"
 
 typedef struct hth_kmeans_source {
     hth_dataset set;
     const hth_dataset_tensor *x;
     size_t n, d;
-    float *window;   // of a file: `most` points; NULL: they are in memory or mapped
-    size_t most;     // points in a window; 0: all are at hand
-    uint64_t passed; // bytes of a mapped one that were let go of
+    size_t most;             // points in a block; 0: all are at hand
+    size_t places;           // of blocks: block b is at b mod `places`
+    float *window;           // of a file: (places, most, d); NULL: they are in memory or mapped
+    float *row;              // .. (d) a point that is asked for by itself
+    bool drops;              // pages of a mapped one are let go of
+    uint64_t passed;         // .. bytes that were
+    hth_kmeans_ahead *ahead; // NULL: nothing is read ahead
+    // the present pass
+    size_t block, next; // block that was asked for last, point after the last one
 } hth_kmeans_source;
 
 // Where points are: what a job's arguments name.
