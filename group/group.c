@@ -297,9 +297,11 @@ static hth_err member_agrees(hth_group *group)
         r->batch = s->batch;
         r->steps = s->steps;
         r->floats = floats;
+        r->server = s->server;
     }
     bool same = r->fingerprint == s->fingerprint && r->state_bytes == s->state_bytes &&
-                r->batch == s->batch && r->steps == s->steps && r->floats == floats;
+                r->batch == s->batch && r->steps == s->steps && r->floats == floats &&
+                (r->server != 0) == s->server;
     return same ? HTH_OK
                 : hth_fail(HTH_EINVAL,
                            "member %d of a group has another model, data or options than the "
@@ -322,6 +324,9 @@ static hth_err member_sit(hth_group *group)
         return hth_fail(HTH_EBUSY, "member %d of a group is there already", member);
     }
     seat_free(r, member);
+    for (int i = 0; i < (int)r->members && r->server && member == HTH_GROUP_LEAD; i++) {
+        r->seat[i].holds = 0;
+    }
     seat->at = group->spec.at;
     seat->arrived = seat->summed = 0;
     seat->sample_us = 0;

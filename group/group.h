@@ -39,6 +39,9 @@ typedef struct hth_group_spec {
     const bool *by_count; // weighted by samples, not by the loss's weights
     size_t state_bytes;
     uint64_t fingerprint; // of model, data and options
+    // The lead alone makes updates: the others take the state after each step, and when the lead
+    // dies with what only it had, its own state counts when it comes again.
+    bool server;
 } hth_group_spec;
 
 // hth_group_make makes the region of a group; *fd, closed on exec, is the caller's. Memory is

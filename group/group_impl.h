@@ -34,6 +34,7 @@ typedef struct group_region {
     // what the first who joined brought
     uint64_t fingerprint, floats, state_bytes;
     int64_t batch, steps;
+    uint32_t server;
     // a round is at work where round is neither committed nor broken
     uint64_t round, committed, broken;
     int64_t before[2]; // whole steps before the round; of odd rounds, and of even ones
@@ -103,6 +104,7 @@ struct hth_group {
     uint32_t seen;  // event, at the last look
     hth_group_note *notes;
     uint32_t budgets; // of the region, at the last look
+    uint64_t takes;   // the state given for which round it reads
 };
 
 // group_most_notes is how many notes there is place for: shards change every eight steps at most,

@@ -64,7 +64,7 @@ static bool all_there(const group_region *region)
 static void settle(group_region *region, group_seat *seat)
 {
     group_seat *lead = &region->seat[HTH_GROUP_LEAD];
-    bool parked = region->given == region->round + 1;
+    bool parked = region->given == region->round + 1 && !region->server;
     if (seat == lead && holder(region) < 0 && !parked) {
         uint64_t next = region->round + 1;
         *group_before(region, next) = seat->at;
@@ -86,6 +86,7 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
     seat->arrived = r->round + 1;
     round->step = group_step(r);
     if (!seat->holds) {
+        group->takes = r->given;
         return r->given == r->round + 1 ? HTH_GROUP_TAKES : HTH_GROUP_WAITS;
     }
     if (somebody_lacks(r)) {
@@ -147,12 +148,12 @@ void region_gave(hth_group *group)
 }
 
 // What was read is the group's state if no round began meanwhile: none does while a member lacks
-// it, but the one who gave it and all others may have gone.
+// it, but the one who gave it and all others may have gone, and another one may have been given.
 void region_took(hth_group *group)
 {
     group_region *r = group->region;
     group_lock(group);
-    group->seat->holds = r->given == r->round + 1;
+    group->seat->holds = r->given == r->round + 1 && r->given == group->takes;
     group->seat->at = group_step(r);
     group_unlock(group, true);
 }
@@ -161,8 +162,8 @@ bool region_parks(hth_group *group)
 {
     const group_region *r = group->region;
     group_lock(group);
-    bool parks = r->committed > 0 && !r->closed && !group_at_work(r) && group->seat->holds &&
-                 r->given != r->round + 1;
+    bool parks = r->committed > 0 && !r->closed && !r->server && !group_at_work(r) &&
+                 group->seat->holds && r->given != r->round + 1;
     for (int i = 0; i < (int)r->members; i++) {
         bool other = i != group->spec.member && present(r, i) && r->seat[i].holds;
         parks = parks && !other;
@@ -253,7 +254,8 @@ static double round_loss(const group_region *region)
     return sum / weight;
 }
 
-// commit makes the round certain if all segments are summed.
+// commit makes the round certain if all segments are summed. Where the lead is a server the others
+// lack from then on what that makes of the sums.
 static bool commit(hth_group *group)
 {
     group_region *r = group->region;
@@ -264,6 +266,9 @@ static bool commit(hth_group *group)
     }
     group->losses[group_step(r)] =
         (group_loss){round_loss(r), (double)(hth_now_ns() - r->began_ns) / 1e6};
+    for (int i = 0; i < (int)r->members && r->server; i++) {
+        r->seat[i].holds &= i == HTH_GROUP_LEAD;
+    }
     group_write(&r->committed, r->round);
     return true;
 }

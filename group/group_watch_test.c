@@ -18,6 +18,7 @@ static const bool by_count[2] = {false};
 
 typedef struct two {
     int fd;
+    bool server;
     hth_group *member[2];
     hth_group_watch *watch[2];
 } two;
@@ -32,13 +33,14 @@ static void two_join(two *t, int member, int64_t at)
                            .floats = slot_floats,
                            .by_count = by_count,
                            .state_bytes = sizeof(int),
-                           .fingerprint = 42};
+                           .fingerprint = 42,
+                           .server = t->server};
     assert_ok(hth_group_join(t->fd, &spec, &t->member[member]));
 }
 
-static void two_open(two *t)
+static void two_open(two *t, bool server)
 {
-    *t = (two){.fd = -1};
+    *t = (two){.fd = -1, .server = server};
     assert_ok(hth_group_make(2, &t->fd));
     for (int i = 0; i < 2; i++) {
         two_join(t, i, 0);
@@ -94,7 +96,7 @@ static void two_step(two *t, int64_t step)
 static void test_away(void **state)
 {
     two t;
-    two_open(&t);
+    two_open(&t, false);
     assert_false(hth_group_watch_lacks(t.watch[0]));
     two_step(&t, 0);
     two_leave(&t, 1);
@@ -125,7 +127,7 @@ static void test_away(void **state)
 static void test_parks(void **state)
 {
     two t;
-    two_open(&t);
+    two_open(&t, false);
     assert_false(hth_group_parks(t.member[0])); // nothing was learned yet
     two_step(&t, 0);
     two_step(&t, 1);
@@ -149,6 +151,77 @@ static void test_parks(void **state)
     two_close(&t);
 }
 
+// The lead writes `value`, which the other one takes.
+static void two_take(two *t, int value)
+{
+    assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
+    assert_int_equal(turn(t, 0), HTH_GROUP_GIVES);
+    *(int *)hth_group_state(t->member[0]) = value;
+    hth_group_gave(t->member[0]);
+    assert_int_equal(turn(t, 1), HTH_GROUP_TAKES);
+    assert_int_equal(*(int *)hth_group_state(t->member[1]), value);
+    hth_group_took(t->member[1]);
+}
+
+// What a parameter server makes of a step the others take; when it dies, and comes again with what
+// it had after the first step, that counts, whatever the other one has taken.
+static void test_server(void **state)
+{
+    two t;
+    hth_group_round round;
+    two_open(&t, true);
+    two_step(&t, 0);
+    two_take(&t, 1);
+    two_step(&t, 1);
+    two_take(&t, 2);
+    two_step(&t, 2);
+    assert_false(hth_group_parks(t.member[1]));
+    two_leave(&t, 0);
+    assert_true(hth_group_watch_lacks(t.watch[1]));
+    assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+    two_join(&t, 0, 1);
+    (void)hth_group_begin(t.member[0], &round);
+    assert_int_equal(round.step, 1);
+    two_take(&t, 1);
+    two_step(&t, 1);
+    two_take(&t, 2);
+    // it dies when the other one has begun to take what it gave, and gives something else
+    two_step(&t, 2);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+    assert_int_equal(turn(&t, 0), HTH_GROUP_GIVES);
+    hth_group_gave(t.member[0]);
+    assert_int_equal(turn(&t, 1), HTH_GROUP_TAKES);
+    two_leave(&t, 0);
+    two_join(&t, 0, 2);
+    assert_int_equal(turn(&t, 0), HTH_GROUP_GIVES);
+    hth_group_gave(t.member[0]);
+    hth_group_took(t.member[1]); // of both, perhaps: that is none
+    assert_int_equal(turn(&t, 1), HTH_GROUP_TAKES);
+    hth_group_took(t.member[1]);
+    two_step(&t, 2);
+    two_close(&t);
+}
+
+// Members that share no server are of another job.
+static void test_other(void **state)
+{
+    two t;
+    hth_group *none = NULL;
+    two_open(&t, true);
+    two_leave(&t, 1);
+    hth_group_spec spec = {.member = 1,
+                           .batch = BATCH,
+                           .steps = 10,
+                           .n_slots = 1,
+                           .floats = slot_floats,
+                           .by_count = by_count,
+                           .state_bytes = sizeof(int),
+                           .fingerprint = 42};
+    assert_err(hth_group_join(t.fd, &spec, &none), HTH_EINVAL, "options than the others");
+    assert_null(none);
+    two_close(&t);
+}
+
 // Older groups have smaller numbers, whatever the clock says.
 static uint64_t stopped(void *ctx)
 {
@@ -160,8 +233,8 @@ static void test_seen(void **state)
     two a, b;
     hth_group_watch *none;
     hth_clock_inject(stopped, NULL);
-    two_open(&a);
-    two_open(&b);
+    two_open(&a, false);
+    two_open(&b, false);
     hth_clock_inject(NULL, NULL);
     assert_true(hth_group_watch_order(a.watch[0]) < hth_group_watch_order(b.watch[0]));
     assert_int_equal(hth_group_watch_order(a.watch[0]), hth_group_watch_order(a.watch[1]));
@@ -197,10 +270,8 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_away),
-        cmocka_unit_test(test_parks),
-        cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_away),  cmocka_unit_test(test_parks), cmocka_unit_test(test_server),
+        cmocka_unit_test(test_other), cmocka_unit_test(test_seen),  cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

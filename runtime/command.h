@@ -97,6 +97,7 @@ typedef enum hth_argument_type {
     X(QUEUE,            "queue",            HTH_ARGUMENT_ANY)                                      \
     X(QUOTA,            "quota",            HTH_ARGUMENT_TEXT)                                     \
     X(READ,             "read",             HTH_ARGUMENT_SWITCH)                                   \
+    X(REDUCE,           "reduce",           HTH_ARGUMENT_TEXT)                                     \
     X(REMOVE,           "remove",           HTH_ARGUMENT_SWITCH)                                   \
     X(REPLAN,           "replan",           HTH_ARGUMENT_TEXT)                                     \
     X(RESUME,           "resume",           HTH_ARGUMENT_SWITCH)                                   \
@@ -259,7 +260,8 @@ enum {
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES_KMEANS | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |  \
-          HTH_TAKES(RETRIES) | HTH_TAKES(SHARDS) | HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),    \
+          HTH_TAKES(RETRIES) | HTH_TAKES(REDUCE) | HTH_TAKES(SHARDS) | HTH_TAKES(TIME_LIMIT) |     \
+          HTH_TAKES(PRIORITY),                                                                     \
       0)
 // clang-format on
 

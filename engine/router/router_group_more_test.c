@@ -161,6 +161,33 @@ static void budget(void **state)
     fixture_close(&f);
 }
 
+// Of a parameter server the other members have no state of the optimizer in their memory.
+static void server(void **state)
+{
+    fixture f;
+    char data[200];
+    devices_open(&f, TWO, false);
+    prepare(&f, &encoder, data);
+    char *text = text_of(&encoder, data,
+                         "{\"on\":\"all\",\"budget\":\"32MiB\",\"epochs\":1000000,"
+                         "\"reduce\":\"ps\",\"shards\":[[0,2,2]]}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(f.engine, &c);
+    until_step(&f, "result", 10);
+    hth_manifest m;
+    double parameters = 0;
+    assert_ok(hth_store_get(f.store, encoder.model, 0, &m));
+    for (int i = 0; i < m.n_tensors; i++) {
+        parameters += (double)m.tensors[i].bytes;
+    }
+    hth_manifest_fini(&m);
+    assert_true(used(&f, 0) - used(&f, 1) > 1.5 * parameters); // of adamw two for each
+    change(&f, "cancel", "{\"job\":\"result\"}");
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    free(text);
+    fixture_close(&f);
+}
+
 // ---- labels of which none counts
 
 static void ignored(void **state)
@@ -358,9 +385,9 @@ static void evaluated(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paused),  cmocka_unit_test(killed),    cmocka_unit_test(budget),
-        cmocka_unit_test(ignored), cmocka_unit_test(elsewhere), cmocka_unit_test(not_named),
-        cmocka_unit_test(others),  cmocka_unit_test(evaluated),
+        cmocka_unit_test(paused),    cmocka_unit_test(killed),  cmocka_unit_test(budget),
+        cmocka_unit_test(server),    cmocka_unit_test(ignored), cmocka_unit_test(elsewhere),
+        cmocka_unit_test(not_named), cmocka_unit_test(others),  cmocka_unit_test(evaluated),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

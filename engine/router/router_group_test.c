@@ -66,20 +66,62 @@ static void losses(void **state)
     }
 }
 
+// A parameter server: the losses and the result of members that all make the same update, to the
+// bit; of the optimizer's state the others hold nothing.
+static void server(void **state)
+{
+    static const training *const models[] = {&image_net, &encoder, &clipped, &mlp};
+    static const char *const shards[] = {"[[0, 2, 1, 1]]", "[[0, 1, 1, 2], [2, 2, 1, 1]]"};
+    fixture f;
+    char data[200], more[300];
+    double want[STEPS];
+    devices_open(&f, THREE, false);
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        prepare(&f, models[m], data);
+        for (int k = 0; k < 2; k++) {
+            json_t *doc[2];
+            for (int i = 0; i < 3; i++) { // algorithms are measured in the first
+                snprintf(more, sizeof more,
+                         "{\"on\": \"all\", \"budget\": \"32MiB\", \"reduce\": \"%s\", "
+                         "\"save-as\": \"%s\", \"shards\": %s}",
+                         i < 2 ? "all" : "ps", i < 2 ? "all" : "ps", shards[k]);
+                json_t *one = train_all(&f, models[m], data, more, want);
+                if (i > 0) {
+                    doc[i - 1] = one;
+                } else {
+                    json_decref(one);
+                }
+            }
+            if (models[m] != &image_net && models[m] != &clipped) { // batch norm
+                check_losses(models[m]->model, more, doc[1], want);
+            }
+            same_losses(doc[0], doc[1], STEPS);
+            same_tensors(&f, "all", "ps");
+            json_decref(doc[0]);
+            json_decref(doc[1]);
+        }
+    }
+    expect(&f, &mlp, data, "{\"on\": \"all\", \"reduce\": \"some\"}", "not one of all, ps");
+    expect(&f, &mlp, data, "{\"reduce\": \"ps\"}", "--reduce ps is for several devices");
+    fixture_close(&f);
+}
+
 // The last batch of an epoch has one sample: a member without any updates as the others do, with
 // the step's rate and corrections.
 static void last_sample(void **state)
 {
-    static const char *const on[] = {"cpu:0", "all", "cpu:1,cpu:0"};
+    static const char *const on[] = {"cpu:0", "all", "cpu:1,cpu:0", "all"};
     fixture f;
     char data[200], more[160];
     double want[STEPS];
-    json_t *doc[3];
+    json_t *doc[4];
     devices_open(&f, TWO, false);
     prepare(&f, &encoder, data);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         snprintf(more, sizeof more,
-                 "{\"on\": \"%s\", \"batch\": 23, \"epochs\": 4, \"schedule\": \"linear\"}", on[i]);
+                 "{\"on\": \"%s\", \"batch\": 23, \"epochs\": 4, \"schedule\": \"linear\", "
+                 "\"reduce\": \"%s\"}",
+                 on[i], i < 3 ? "all" : "ps");
         doc[i] = train_all(&f, &encoder, data, more, want);
         const json_t *alone = json_object_get(doc[0], "history"),
                      *is = json_object_get(doc[i], "history");
@@ -92,7 +134,7 @@ static void last_sample(void **state)
             }
         }
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         json_decref(doc[i]);
     }
     fixture_close(&f);
@@ -225,12 +267,14 @@ static void commands(void **state)
 
 // ---- processes
 
-static char *mlp_job(fixture *f, const char *data, const char *name, const char *on, int epochs)
+static char *mlp_job(fixture *f, const char *data, const char *name, const char *on,
+                     const char *reduce, int epochs)
 {
-    char more[120];
+    char more[160];
     double want[STEPS];
-    snprintf(more, sizeof more, "{\"on\":\"%s\",\"save-as\":\"%s\",\"epochs\":%d}", on, name,
-             epochs);
+    snprintf(more, sizeof more,
+             "{\"on\":\"%s\",\"save-as\":\"%s\",\"epochs\":%d,\"reduce\":\"%s\"}", on, name, epochs,
+             reduce);
     json_t *args = arguments_of(&mlp, data, more, want);
     char *out = json_dumps(args, JSON_COMPACT);
     json_decref(args);
@@ -239,12 +283,13 @@ static char *mlp_job(fixture *f, const char *data, const char *name, const char 
 }
 
 // Kills the process of device `device` while three train; what comes out is as of one device.
-static void kill_one(fixture *f, const char *data, int device, const json_t *alone)
+static void kill_one(fixture *f, const char *data, int device, const char *reduce,
+                     const json_t *alone)
 {
     pid_t pid[8];
     char name[20];
-    snprintf(name, sizeof name, "killed%d", device);
-    char *args = mlp_job(f, data, name, "all", EPOCHS);
+    snprintf(name, sizeof name, "%s%d", reduce, device);
+    char *args = mlp_job(f, data, name, "all", reduce, EPOCHS);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f->engine, &c);
     until_step(f, name, 5);
@@ -263,12 +308,14 @@ static void killed(void **state)
     char data[200];
     devices_open(&f, THREE, true);
     prepare(&f, &mlp, data);
-    char *args = mlp_job(&f, data, "alone", "cpu:0", EPOCHS);
+    char *args = mlp_job(&f, data, "alone", "cpu:0", "all", EPOCHS);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f.engine, &c);
     json_t *alone = finished(&c);
-    kill_one(&f, data, 2, alone);
-    kill_one(&f, data, 0, alone); // the lead
+    kill_one(&f, data, 2, "all", alone);
+    kill_one(&f, data, 0, "all", alone); // the lead
+    kill_one(&f, data, 2, "ps", alone);
+    kill_one(&f, data, 0, "ps", alone); // the server
     json_decref(alone);
     free(args);
     fixture_close(&f);
@@ -297,7 +344,7 @@ static void restarted(void **state)
     hth_err err;
     devices_open(&f, devices[0], false);
     prepare(&f, &mlp, data);
-    char *args = mlp_job(&f, data, "made", "all", 100000);
+    char *args = mlp_job(&f, data, "made", "all", "all", 100000);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f.engine, &c);
     for (int i = 0; i < 3; i++) {
@@ -324,9 +371,9 @@ static void restarted(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses),    cmocka_unit_test(last_sample), cmocka_unit_test(bits),
-        cmocka_unit_test(refused),   cmocka_unit_test(commands),    cmocka_unit_test(killed),
-        cmocka_unit_test(restarted),
+        cmocka_unit_test(losses), cmocka_unit_test(last_sample), cmocka_unit_test(bits),
+        cmocka_unit_test(server), cmocka_unit_test(refused),     cmocka_unit_test(commands),
+        cmocka_unit_test(killed), cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

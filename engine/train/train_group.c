@@ -131,7 +131,8 @@ static hth_err group_join(hth_train_job *job, hth_train_group *group)
                            .floats = sums->floats,
                            .by_count = sums->statistic,
                            .state_bytes = hth_trainer_whole_bytes(job->trainer),
-                           .fingerprint = hth_trainer_fingerprint(job->trainer)};
+                           .fingerprint = hth_trainer_fingerprint(job->trainer),
+                           .server = job->spec.server};
     return hth_group_join(job->r->files[job->r->n_files - 1], &spec, &group->exchange);
 }
 
@@ -424,6 +425,9 @@ static hth_err group_look(hth_train_job *job, hth_train_group_event *event)
 {
     switch (hth_group_look(job->group->exchange)) {
     case HTH_GROUP_SUMMED:
+        if (job->spec.server && job->group->member != HTH_GROUP_LEAD) {
+            return group_undo(job); // what the lead makes of it is taken
+        }
         *event = HTH_TRAIN_GROUP_STEPPED;
         return group_update(job);
     case HTH_GROUP_BROKEN:
@@ -434,11 +438,20 @@ static hth_err group_look(hth_train_job *job, hth_train_group_event *event)
     }
 }
 
-static hth_err group_takes(hth_train_job *job, int64_t step)
+// Takes the state after `step` steps: of the next step from a parameter server, or of any from who
+// has it.
+static hth_err group_takes(hth_train_job *job, int64_t step, hth_train_group_event *event)
 {
     hth_group *exchange = job->group->exchange;
     HTH_TRY(hth_trainer_read(job->trainer, hth_group_state(exchange), (uint64_t)step));
     hth_group_took(exchange);
+    if (job->spec.server && step == job->step + 1) {
+        job->loss = hth_group_loss(exchange, job->step, &job->step_ms);
+        *event = HTH_TRAIN_GROUP_STEPPED;
+    } else {
+        job->step = step;
+        *event = HTH_TRAIN_GROUP_MOVED;
+    }
     return HTH_OK;
 }
 
@@ -479,9 +492,7 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
         hth_group_gave(group->exchange);
         return HTH_OK;
     case HTH_GROUP_TAKES:
-        *event = HTH_TRAIN_GROUP_MOVED;
-        job->step = group->round.step;
-        return group_takes(job, job->step);
+        return group_takes(job, group->round.step, event);
     case HTH_GROUP_OVER:
         *event = HTH_TRAIN_GROUP_OVER;
         return HTH_OK;

@@ -281,7 +281,10 @@ static hth_err job_group(hth_train_job *job)
     hth_train_spec *s = &job->spec;
     s->group = job->r->member > 0;
     if (!s->group) {
-        return HTH_OK;
+        bool asked = s->server && !s->resume && json_object_get(job->args, "on") == NULL;
+        s->server = false;
+        return asked ? hth_fail(HTH_EINVAL, "--reduce ps is for several devices: --on names them")
+                     : HTH_OK;
     }
     if (s->accumulate > 1) {
         return hth_fail(HTH_EINVAL,
@@ -297,6 +300,12 @@ static hth_err job_group(hth_train_job *job)
         s->patience = 0;
         s->checkpoint = 0;
         s->time_limit = 0;
+    }
+    if (job->r->member > 1 && s->server) { // it makes no updates, and needs no state for them
+        s->options.optimizer = HTH_OPTIMIZER_SGD;
+        s->options.nesterov = false;
+        s->options.clip_norm = 0;
+        s->resume = false;
     }
     return HTH_OK;
 }

@@ -232,10 +232,10 @@ hth_err hth_spec_file(const json_t *args, const char *key, hth_train_file *out)
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec)
 {
-    static const char *const switches[] = {"off", "on"};
+    static const char *const switches[] = {"off", "on"}, *const reduce[] = {"all", "ps"};
     const char *text = hth_spec_text(args, "precision");
     double batch, epochs, seed, limit, checkpoint, retries, priority;
-    int replan;
+    int replan, server;
     *spec = (hth_train_spec){.model = hth_spec_text(args, "model"),
                              .save_as = hth_spec_text(args, "save-as"),
                              .owner = hth_spec_text(args, HTH_META_OWNER),
@@ -267,6 +267,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     HTH_TRY(spec_accumulate(args, spec));
     HTH_TRY(hth_spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
     spec->replan = replan == 1;
+    HTH_TRY(hth_spec_choice(args, "reduce", reduce[0], reduce, 2, &server));
+    spec->server = server == 1;
     HTH_TRY(hth_spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(hth_spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));

@@ -196,12 +196,14 @@ hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs,
 // hth_trainer_undo makes as if there had been no pass.
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);
 
-// hth_trainer_whole_bytes is what all slots take that are not copies; hth_trainer_write writes
-// them, hth_trainer_read sets them and the number of steps that made them so.
+// hth_trainer_whole_bytes is what all slots take that are not copies (with spec->server: those of
+// the model); hth_trainer_write writes them, hth_trainer_read sets them and the number of steps
+// that made them so.
 size_t hth_trainer_whole_bytes(const hth_trainer *trainer);
 hth_err hth_trainer_write(hth_trainer *trainer, void *to);
 hth_err hth_trainer_read(hth_trainer *trainer, const void *from, uint64_t steps);
-// hth_trainer_fingerprint is the same for trainers of the same slots.
+// hth_trainer_fingerprint is the same for trainers of which these slots, and those that are
+// summed, are the same.
 uint64_t hth_trainer_fingerprint(const hth_trainer *trainer);
 
 #endif

@@ -169,11 +169,19 @@ static bool member_copy(const hth_trainer *trainer, int slot)
     return member_graph(trainer)->slots[slot].kind == HTH_SLOT_COPY;
 }
 
+// member_whole: the slot is part of what members take from each other. A parameter server has the
+// optimizer's state alone, and others take it between steps, when gradients are zeros.
+static bool member_whole(const hth_trainer *trainer, int slot)
+{
+    return trainer->spec->server ? hth_slot_of_model(member_graph(trainer)->slots[slot].kind)
+                                 : !member_copy(trainer, slot);
+}
+
 size_t hth_trainer_whole_bytes(const hth_trainer *trainer)
 {
     size_t bytes = 0;
     for (int i = 0; i < trainer->slots.n; i++) {
-        bytes += member_copy(trainer, i) ? 0 : trainer->slots.bytes[i];
+        bytes += member_whole(trainer, i) ? trainer->slots.bytes[i] : 0;
     }
     return bytes;
 }
@@ -184,7 +192,7 @@ hth_err hth_trainer_write(hth_trainer *trainer, void *to)
     char *at = to;
     HTH_TRY(member_contents(trainer, &view));
     for (int i = 0; i < trainer->slots.n; i++) {
-        if (!member_copy(trainer, i)) {
+        if (member_whole(trainer, i)) {
             memcpy(at, view[i], trainer->slots.bytes[i]);
             at += trainer->slots.bytes[i];
         }
@@ -211,7 +219,7 @@ hth_err hth_trainer_read(hth_trainer *trainer, const void *from, uint64_t steps)
     const char *at = from;
     hth_trainer_slots_unview(&trainer->slots);
     for (int i = 0; i < trainer->slots.n; i++) {
-        if (!member_copy(trainer, i)) {
+        if (member_whole(trainer, i)) {
             HTH_TRY(hth_trainer_slots_set(&trainer->slots, i, at));
             HTH_TRY(member_read_copies(trainer, i, at));
             at += trainer->slots.bytes[i];
@@ -226,6 +234,9 @@ uint64_t hth_trainer_fingerprint(const hth_trainer *trainer)
     const hth_train_graph *g = member_graph(trainer);
     uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)trainer->manifest.version; // FNV-1a
     for (int i = 0; i < g->n_slots; i++) {
+        if (!member_whole(trainer, i) && !member_summed(trainer, i)) {
+            continue;
+        }
         for (const char *c = g->slots[i].name; *c != 0; c++) {
             hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
         }

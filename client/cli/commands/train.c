@@ -70,6 +70,8 @@ static int cmd_train(hth_cli *cli)
 static const hth_option train_options[] = {
     {"on", HTH_OPTION_TEXT, "DEVICE,..|all",
      "device to train on (cuda:1); of several each takes a shard of every batch"},
+    {"reduce", HTH_OPTION_TEXT, "[all|ps]",
+     "of several devices all make each update, or the first one, which the others copy (all)"},
     {"shards", HTH_OPTION_PATH, "FILE",
      "repeat the shards of an earlier job on these devices (\"shards\" of its summary)"},
     {"data", HTH_OPTION_DATA, "FILE|NAME",
