@@ -3,7 +3,7 @@
 // computed itself from its own `spec`; a shard is checked where it is read.
 //
 //   header | losses of all steps | notes | what is handed in
-//          | an area per member, and the sums | a state
+//          | an area per member, and the sums | small vectors of each member | a state
 #include "group/group_impl.h"
 
 #include "base/alloc.h"
@@ -77,7 +77,6 @@ void group_lock(hth_group *group)
 {
     group_region *r = group->region;
     bool died = false;
-    group->seen = atomic_load(&r->event);
     group_region_lock(r);
     for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
         if (r->seat[i].joined && &r->seat[i] != group->seat && seat_dead(&r->seat[i])) {
@@ -232,7 +231,9 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     size_t notes = losses + group_pages((size_t)s->steps * sizeof(group_loss));
     size_t ready = notes + group_pages(group_most_notes(s->steps) * sizeof(hth_group_note));
     size_t area = ready + group_pages(members * group->n_buckets * sizeof(uint32_t));
-    size_t state = area + group_pages((members + 1) * floats * sizeof(float));
+    size_t given = area + group_pages((members + 1) * floats * sizeof(float));
+    size_t shares = given + group_pages(members * (size_t)s->n_shares * sizeof(uint32_t));
+    size_t state = shares + group_pages(members * group->begins[s->n_shares] * sizeof(double));
     group->mapped_bytes = state + group_pages(s->state_bytes);
     HTH_TRY(hth_memfd_check(fd, group->mapped_bytes));
     group->region = group_map(fd, group->mapped_bytes);
@@ -245,20 +246,38 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     group->notes = (hth_group_note *)(void *)(base + notes);
     group->ready = (_Atomic uint32_t *)(void *)(base + ready);
     group->area = (float *)(void *)(base + area);
+    group->given = (_Atomic uint32_t *)(void *)(base + given);
+    group->shares = (double *)(void *)(base + shares);
     group->state = base + state;
     return HTH_OK;
+}
+
+// A copy of n elements; not NULL where there are none.
+static void *copy_of(const void *from, int n, size_t size)
+{
+    void *copy = hth_calloc((size_t)n + 1, size);
+    if (copy != NULL && n > 0) {
+        memcpy(copy, from, (size_t)n * size);
+    }
+    return copy;
 }
 
 hth_err group_arrays(hth_group *group, const hth_group_spec *spec)
 {
     size_t n = (size_t)spec->n_slots + 1;
     group->spec = *spec;
-    group->spec.floats = hth_memdup(spec->floats, n * sizeof *spec->floats);
-    group->spec.by_count = hth_memdup(spec->by_count, n * sizeof *spec->by_count);
+    group->spec.floats = copy_of(spec->floats, spec->n_slots, sizeof *spec->floats);
+    group->spec.by_count = copy_of(spec->by_count, spec->n_slots, sizeof *spec->by_count);
     group->at = hth_calloc(n, sizeof *group->at);
-    if (group->spec.floats == NULL || group->spec.by_count == NULL || group->at == NULL) {
+    group->begins = hth_calloc((size_t)spec->n_shares + 1, sizeof *group->begins);
+    if (group->spec.floats == NULL || group->spec.by_count == NULL || group->at == NULL ||
+        group->begins == NULL) {
         return hth_no_memory("a group's exchange");
     }
+    for (int i = 0; i < spec->n_shares; i++) {
+        group->begins[i + 1] = group->begins[i] + spec->shares[i];
+    }
+    group->spec.shares = NULL; // the caller's
     (void)lay_out(group);
     group->left = hth_calloc(group->n_buckets + 1, sizeof *group->left);
     group->summed = hth_calloc(group->n_buckets + 1, sizeof *group->summed);
@@ -280,6 +299,7 @@ void group_arrays_free(hth_group *group)
     hth_free((void *)group->spec.floats);
     hth_free((void *)group->spec.by_count);
     hth_free(group->at);
+    hth_free(group->begins);
     hth_free(group->left);
     hth_free(group->summed);
     hth_free(group->count);
@@ -290,18 +310,19 @@ static hth_err member_agrees(hth_group *group)
 {
     const hth_group_spec *s = &group->spec;
     group_region *r = group->region;
-    uint64_t floats = group->at[s->n_slots];
-    if (r->floats == 0) {
+    uint64_t floats = group->at[s->n_slots], doubles = group->begins[s->n_shares];
+    if (r->batch == 0) { // written last
         r->fingerprint = s->fingerprint;
         r->state_bytes = s->state_bytes;
-        r->batch = s->batch;
         r->steps = s->steps;
         r->floats = floats;
         r->server = s->server;
+        r->doubles = doubles;
+        group_write((uint64_t *)&r->batch, (uint64_t)s->batch);
     }
     bool same = r->fingerprint == s->fingerprint && r->state_bytes == s->state_bytes &&
                 r->batch == s->batch && r->steps == s->steps && r->floats == floats &&
-                (r->server != 0) == s->server;
+                r->doubles == doubles && (r->server != 0) == s->server;
     return same ? HTH_OK
                 : hth_fail(HTH_EINVAL,
                            "member %d of a group has another model, data or options than the "
@@ -393,7 +414,11 @@ const group_ops group_region_ops = {
     .planned_for = region_planned_for,
     .alone = region_alone,
     .weigh = region_weigh,
+    .place = region_place,
     .ready = region_ready,
+    .advance = region_advance,
+    .share = region_share,
+    .shared = region_shared,
     .passed = region_passed,
     .look = region_look,
     .summed = region_summed,

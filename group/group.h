@@ -37,6 +37,8 @@ typedef struct hth_group_spec {
     int n_slots;
     const size_t *floats; // in each slot that is summed, in the order in which they become ready
     const bool *by_count; // weighted by samples, not by the loss's weights
+    int n_shares;         // vectors that are summed in the middle of a pass
+    const size_t *shares; // doubles in each
     size_t state_bytes;
     uint64_t fingerprint; // of model, data and options
     // The lead alone makes updates: the others take the state after each step, and when the lead
@@ -56,7 +58,8 @@ void hth_group_gone(int fd, int member);
 
 // hth_group_join maps the region and takes the member's seat; `spec` is copied, `fd` stays the
 // caller's. HTH_EINVAL: it does not agree with those who are there; HTH_EBUSY: the seat is taken.
-// All calls for *out come from this thread.
+// hth_group_leave comes from this thread, and calls for *out from one thread at a time; but for
+// hth_group_seats, which may come at any time.
 hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out);
 void hth_group_leave(hth_group *group); // NULL is allowed
 
@@ -122,16 +125,29 @@ bool hth_group_alone(hth_group *group);
 // Of a member's part in a round, in this order. weight: what its samples weigh in the loss, its
 // gradients being their mean.
 void hth_group_weigh(hth_group *group, double weight);
+// hth_group_ready hands a slot in. hth_group_place is where it may be written before, so that
+// nothing is copied then; NULL: nowhere. What lies there does not outlive the round.
+float *hth_group_place(hth_group *group, int slot);
 void hth_group_ready(hth_group *group, int slot, const float *content);
+// hth_group_advance sums a part of what all have handed in, between two operators of a pass: a
+// bucket at most.
+void hth_group_advance(hth_group *group);
 // hth_group_passed: all slots are handed in. The time is that of a sample, smoothed by the
 // caller.
 void hth_group_passed(hth_group *group, double loss, double sample_us);
 
+// A member with samples hands each vector in (hth_group_share; only the first time in a round
+// counts), and anybody asks until all such members have (hth_group_shared): *sum is then their
+// plain sum, in the order of the members, so that all get the same bits. HTH_GROUP_SUMMING:
+// somebody has not, and the caller may hth_group_wait; HTH_GROUP_BROKEN: the round has ended. A
+// member reads all sums that it needs before hth_group_passed.
 typedef enum hth_group_result {
     HTH_GROUP_SUMMING,
     HTH_GROUP_SUMMED, // the step is certain: sums can be read until the next begin
     HTH_GROUP_BROKEN,
 } hth_group_result;
+void hth_group_share(hth_group *group, int share, const double *values);
+hth_group_result hth_group_shared(hth_group *group, int share, double *sum);
 
 // hth_group_look sums what can be summed, and says how the round stands.
 hth_group_result hth_group_look(hth_group *group);
@@ -141,8 +157,8 @@ double hth_group_loss(const hth_group *group, int64_t step, double *ms);
 // hth_group_break breaks the round unless it is committed.
 void hth_group_break(hth_group *group);
 
-// hth_group_wait sleeps until something has changed since the last begin or look, at most for
-// `ns`: deaths are noticed only by looking.
+// hth_group_wait sleeps until something has changed since the last begin, look or shared, at most
+// for `ns`: deaths are noticed only by looking.
 void hth_group_wait(hth_group *group, uint64_t ns);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // group/group_impl.h - what a group's calls do, by how its members exchange (group_ops.c). The
 // region, and a member's view of it: group.c (who is there), group_round.c (rounds), group_sum.c
-// (what is summed), group_notes.c (what leads leave), group_watch.c (the view from outside).
+// (what is summed), group_share.c (small sums in the middle of a pass), group_notes.c (what leads
+// leave), group_watch.c (the view from outside).
 #ifndef HTH_GROUP_GROUP_IMPL_H
 #define HTH_GROUP_GROUP_IMPL_H
 
@@ -32,7 +33,7 @@ typedef struct group_region {
     pthread_mutex_t lock;   // robust
     _Atomic uint32_t event; // counts changes: what is slept on
     // what the first who joined brought
-    uint64_t fingerprint, floats, state_bytes;
+    uint64_t fingerprint, floats, doubles, state_bytes;
     int64_t batch, steps;
     uint32_t server;
     // a round is at work where round is neither committed nor broken
@@ -73,7 +74,11 @@ typedef struct group_ops {
     bool (*planned_for)(hth_group *group, char budget[HTH_GROUP_BUDGET]);
     bool (*alone)(hth_group *group);
     void (*weigh)(hth_group *group, double weight);
+    float *(*place)(hth_group *group, int slot); // NULL: nowhere
     void (*ready)(hth_group *group, int slot, const float *content);
+    void (*advance)(hth_group *group); // NULL: nothing
+    void (*share)(hth_group *group, int share, const double *values);
+    hth_group_result (*shared)(hth_group *group, int share, double *sum);
     void (*passed)(hth_group *group, double loss, double sample_us);
     hth_group_result (*look)(hth_group *group);
     const float *(*summed)(const hth_group *group, int slot);
@@ -94,12 +99,17 @@ struct hth_group {
     _Atomic uint32_t *ready; // [member][bucket]: in which round it was handed in
     group_loss *losses;      // [step]
     float *area;             // [member + 1][floats]: the last one has the sums
+    _Atomic uint32_t *given; // [member][share]: in which round it was handed in
+    double *shares;          // [member][doubles]
     void *state;
     size_t *at;     // [slot]: where it begins in an area
+    size_t *begins; // [share]: .. among the doubles
     bool *count;    // [bucket]: weighted by samples
     size_t *left;   // [bucket]: floats that are not handed in yet
     bool *summed;   // [bucket]: its segment is
     size_t n_left;  // buckets whose segment is not
+    size_t first;   // .. of which this is the first one, or comes before it
+    bool passed;    // all of this member's part of the round is handed in
     uint64_t round; // that it takes part in, or did
     uint32_t seen;  // event, at the last look
     hth_group_note *notes;
@@ -131,6 +141,12 @@ static inline void group_write(uint64_t *word, uint64_t value)
 {
     atomic_thread_fence(memory_order_release);
     *(volatile uint64_t *)word = value;
+}
+
+// group_counts tells whether a member has samples in the round at work: it has part in all sums.
+static inline bool group_counts(const group_region *region, int member)
+{
+    return (region->taking >> member & 1) != 0 && region->shards[member] > 0;
 }
 
 static inline int64_t group_step(group_region *region)
@@ -186,9 +202,15 @@ bool region_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET]);
 
 // group_sum.c
 void region_weigh(hth_group *group, double weight);
+float *region_place(hth_group *group, int slot);
 void region_ready(hth_group *group, int slot, const float *content);
+void region_advance(hth_group *group);
 const float *region_summed(const hth_group *group, int slot);
-void group_sum_begin(hth_group *group); // a round that this member takes part in
-void group_sum(hth_group *group);
+void group_sum_begin(hth_group *group);        // a round that this member takes part in
+void group_sum(hth_group *group, size_t most); // `most` buckets at most
+
+// group_share.c
+void region_share(hth_group *group, int share, const double *values);
+hth_group_result region_shared(hth_group *group, int share, double *sum);
 
 #endif

@@ -88,9 +88,31 @@ void hth_group_weigh(hth_group *group, double weight)
     group->ops->weigh(group, weight);
 }
 
+float *hth_group_place(hth_group *group, int slot)
+{
+    return group->ops->place != NULL ? group->ops->place(group, slot) : NULL;
+}
+
 void hth_group_ready(hth_group *group, int slot, const float *content)
 {
     group->ops->ready(group, slot, content);
+}
+
+void hth_group_advance(hth_group *group)
+{
+    if (group->ops->advance != NULL) {
+        group->ops->advance(group);
+    }
+}
+
+void hth_group_share(hth_group *group, int share, const double *values)
+{
+    group->ops->share(group, share, values);
+}
+
+hth_group_result hth_group_shared(hth_group *group, int share, double *sum)
+{
+    return group->ops->shared(group, share, sum);
 }
 
 void hth_group_passed(hth_group *group, double loss, double sample_us)

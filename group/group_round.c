@@ -121,6 +121,7 @@ hth_group_turn region_begin(hth_group *group, hth_group_round *round)
 {
     group_region *r = group->region;
     hth_group_turn turn = HTH_GROUP_WAITS;
+    group->seen = atomic_load(&r->event);
     group_lock(group);
     group_seat before = *group->seat;
     if (r->closed) {
@@ -235,6 +236,7 @@ void region_most(hth_group *group, int64_t most)
 
 void region_passed(hth_group *group, double loss, double sample_us)
 {
+    group->passed = true;
     group_lock(group);
     group->seat->loss = loss;
     group->seat->sample_us = sample_us > 0 ? sample_us : group->seat->sample_us;
@@ -277,13 +279,11 @@ hth_group_result region_look(hth_group *group)
 {
     group_region *r = group->region;
     bool changed = false;
-    group->seen = atomic_load(&r->event);
-    uint32_t seen = group->seen; // before what is summed: a bucket may come meanwhile
-    group_sum(group);
+    group->seen = atomic_load(&r->event); // before what is summed: a bucket may come meanwhile
+    group_sum(group, SIZE_MAX);
     group_lock(group);
-    group->seen = seen;
     bool mine = r->round == group->round;
-    if (mine && group_at_work(r) && group->n_left == 0) {
+    if (mine && group_at_work(r) && group->passed && group->n_left == 0) {
         changed = group->seat->summed != r->round;
         group->seat->summed = r->round;
         changed |= commit(group);

@@ -24,6 +24,8 @@ void group_sum_begin(hth_group *group)
     memset(group->left, 0, group->n_buckets * sizeof *group->left);
     memset(group->summed, 0, group->n_buckets * sizeof *group->summed);
     group->n_left = group->n_buckets;
+    group->first = 0;
+    group->passed = false;
     for (int i = 0; i < group->spec.n_slots; i++) {
         size_t at = group->at[i], end = at + group->spec.floats[i];
         for (size_t to; at < end; at = to) {
@@ -39,12 +41,19 @@ void region_weigh(hth_group *group, double weight)
     group->seat->weight = weight;
 }
 
+float *region_place(hth_group *group, int slot)
+{
+    return area(group, (size_t)group->spec.member) + group->at[slot];
+}
+
 void region_ready(hth_group *group, int slot, const float *content)
 {
+    float *place = region_place(group, slot);
     size_t at = group->at[slot], end = at + group->spec.floats[slot];
     _Atomic uint32_t *ready = group->ready + (size_t)group->spec.member * group->n_buckets;
-    memcpy(area(group, (size_t)group->spec.member) + at, content,
-           group->spec.floats[slot] * sizeof *content);
+    if (content != place) {
+        memcpy(place, content, group->spec.floats[slot] * sizeof *content);
+    }
     for (size_t to; at < end; at = to) {
         size_t bucket = at / EXCHANGE_BUCKET;
         to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
@@ -85,7 +94,7 @@ static void terms_who(const hth_group *group, terms *sum)
         }
         sum->first += i < group->spec.member;
         sum->parts++;
-        if (r->shards[i] > 0) {
+        if (group_counts(r, i)) {
             sum->from[sum->n] = area(group, (size_t)i);
             sum->member[sum->n++] = i;
         }
@@ -124,33 +133,48 @@ static void sum_segment(const terms *sum, const double *factor, size_t at, size_
     }
 }
 
-void group_sum(hth_group *group)
+// This member's segment of a bucket.
+static void sum_bucket(hth_group *group, const terms *sum, size_t bucket)
+{
+    size_t at = bucket * EXCHANGE_BUCKET, floats = bucket_floats(group, bucket);
+    size_t part = (floats / 16 + (size_t)sum->parts - 1) / (size_t)sum->parts * 16;
+    size_t from = (size_t)sum->first * part, end = from + part;
+    from = from < floats ? from : floats;
+    end = end < floats ? end : floats;
+    sum_segment(sum, group->count[bucket] ? sum->by_count : sum->by_weight, at + from, at + end,
+                area(group, group->region->members));
+    group->summed[bucket] = true;
+    group->n_left--;
+}
+
+void group_sum(hth_group *group, size_t most)
 {
     terms sum;
-    bool known = false;
-    float *to = area(group, group->region->members);
+    size_t before = group->n_left;
     if (group->n_left == 0 || group->round == 0) {
         return;
     }
     terms_who(group, &sum);
-    for (size_t b = 0; b < group->n_buckets && sum.n > 0; b++) {
+    for (size_t b = group->first; b < group->n_buckets && sum.n > 0; b++) {
         if (group->summed[b] || !terms_ready(group, &sum, b)) {
             continue;
         }
-        if (!known) {
+        if (group->n_left == before) {
             terms_factors(group, &sum);
-            known = true;
         }
-        size_t floats = bucket_floats(group, b);
-        size_t part = (floats / 16 + (size_t)sum.parts - 1) / (size_t)sum.parts * 16;
-        size_t from = (size_t)sum.first * part, end = from + part;
-        from = from < floats ? from : floats;
-        end = end < floats ? end : floats;
-        sum_segment(&sum, group->count[b] ? sum.by_count : sum.by_weight,
-                    b * EXCHANGE_BUCKET + from, b * EXCHANGE_BUCKET + end, to);
-        group->summed[b] = true;
-        group->n_left--;
+        sum_bucket(group, &sum, b);
+        if (before - group->n_left == most) {
+            break;
+        }
     }
+    while (group->first < group->n_buckets && group->summed[group->first]) {
+        group->first++;
+    }
+}
+
+void region_advance(hth_group *group)
+{
+    group_sum(group, 1);
 }
 
 const float *region_summed(const hth_group *group, int slot)

@@ -19,9 +19,11 @@
 #define SLOTS   4
 #define LARGE   300000 // more than a bucket
 
-static const size_t slot_floats[SLOTS + 1] = {5, LARGE, 70, 3};
-static const bool by_count[SLOTS + 1] = {false, false, false, true};
+static const size_t slot_floats[SLOTS] = {5, LARGE, 70, 3};
+static const bool by_count[SLOTS] = {false, false, false, true};
 #define FLOATS (5 + LARGE + 70 + 3)
+#define SHARES 2
+static const size_t shares[SHARES] = {3, 1};
 
 typedef struct worker {
     int fd, member;
@@ -53,11 +55,46 @@ static double mean_value(int64_t step, int64_t from, int64_t n, bool count, doub
     return *weight > 0 ? sum / *weight : 0;
 }
 
+// What samples [from, from + n) add to an element of a small vector: numbers whose sums are exact.
+static double share_value(int64_t step, int64_t from, int64_t n, size_t k)
+{
+    double sum = 0;
+    for (int64_t s = from; s < from + n; s++) {
+        sum += (double)((s * 37 + step * 11) % 101) * (double)(k + 1);
+    }
+    return sum;
+}
+
+// worker_share sums a small vector with the others; false: the round is broken.
+static bool worker_share(hth_group *group, const worker *w, const hth_group_round *round, int share)
+{
+    double values[3], sum[3];
+    hth_group_result result = HTH_GROUP_SUMMING;
+    for (size_t k = 0; k < shares[share]; k++) {
+        values[k] = share_value(round->step, round->from, round->n, k);
+    }
+    hth_group_share(group, share, values);
+    while ((result = hth_group_shared(group, share, sum)) == HTH_GROUP_SUMMING) {
+        atomic_fetch_add(w->points, 1);
+        hth_group_wait(group, 1000000);
+    }
+    for (size_t k = 0; k < shares[share] && result == HTH_GROUP_SUMMED; k++) {
+        assert_true(sum[k] == share_value(round->step, 0, BATCH, k));
+    }
+    return result == HTH_GROUP_SUMMED;
+}
+
 static void worker_pass(hth_group *group, const worker *w, const hth_group_round *round)
 {
     float *gradient = hth_alloc(LARGE * sizeof *gradient);
     double weight, count;
     assert_non_null(gradient);
+    for (int i = SHARES - 1; i >= 0 && round->n > 0; i--) {
+        if (!worker_share(group, w, round, i)) {
+            hth_free(gradient);
+            return;
+        }
+    }
     double mean = mean_value(round->step, round->from, round->n, false, &weight);
     double plain = mean_value(round->step, round->from, round->n, true, &count);
     hth_group_weigh(group, weight);
@@ -127,6 +164,8 @@ static void worker_run(worker *w)
                            .n_slots = SLOTS,
                            .floats = slot_floats,
                            .by_count = by_count,
+                           .n_shares = SHARES,
+                           .shares = shares,
                            .state_bytes = FLOATS * sizeof(float) + sizeof(int64_t),
                            .fingerprint = 42};
     assert_ok(hth_group_join(w->fd, &spec, &group));
@@ -329,6 +368,8 @@ static hth_group_spec spec_of(int member)
                             .n_slots = SLOTS,
                             .floats = slot_floats,
                             .by_count = by_count,
+                            .n_shares = SHARES,
+                            .shares = shares,
                             .state_bytes = 4096,
                             .fingerprint = 42};
 }
@@ -370,6 +411,9 @@ static void test_refused(void **state)
     assert_ok(hth_group_join(fd, &spec, &a));
     spec = spec_of(1);
     spec.fingerprint = 43;
+    assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
+    spec = spec_of(1);
+    spec.n_shares = 1;
     assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
     spec = spec_of(2);
     assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "no member 2 in this group of 2");
@@ -419,6 +463,100 @@ static void test_leaves(void **state)
     assert_int_equal(test_open_fds(), open_fds);
 }
 
+// A small sum waits for all who have samples, and for nobody who has none; a member that dies, or
+// leaves, breaks it for those who wait.
+static void test_shares(void **state)
+{
+    hth_group *member[MEMBERS];
+    hth_group_round round;
+    double sum[3];
+    int fd;
+    const int64_t n[HTH_GROUP_MEMBERS] = {20, 4, 0};
+    static const double value[2][3] = {{1e16, 1, 2}, {-1e16, 3, 4}};
+    assert_ok(hth_group_make(MEMBERS, &fd));
+    for (int i = 0; i < MEMBERS; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(fd, &spec, &member[i]));
+        (void)hth_group_begin(member[i], &round);
+    }
+    for (int i = MEMBERS - 1; i >= 0; i--) {
+        assert_int_equal(hth_group_begin(member[i], &round),
+                         i == 0 ? HTH_GROUP_LEADS : HTH_GROUP_WAITS);
+    }
+    assert_true(hth_group_start(member[0], n));
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+    }
+    hth_group_share(member[0], 0, value[0]);
+    assert_int_equal(hth_group_shared(member[0], 0, sum), HTH_GROUP_SUMMING);
+    hth_group_share(member[1], 0, value[1]);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_shared(member[i], 0, sum), HTH_GROUP_SUMMED);
+        assert_true(sum[0] == 0 && sum[1] == 4 && sum[2] == 6);
+    }
+    hth_group_share(member[1], 0, value[0]); // once more: nothing changes
+    assert_int_equal(hth_group_shared(member[2], 0, sum), HTH_GROUP_SUMMED);
+    assert_true(sum[1] == 4);
+    hth_group_share(member[0], 1, value[0]);
+    assert_int_equal(hth_group_shared(member[0], 1, sum), HTH_GROUP_SUMMING);
+    hth_group_leave(member[1]);
+    assert_int_equal(hth_group_shared(member[0], 1, sum), HTH_GROUP_BROKEN);
+    hth_group_leave(member[0]);
+    hth_group_leave(member[2]);
+    close(fd);
+}
+
+// Sums go on while others still compute, a bucket at a time, and come out the same; but a round
+// whose sums are all there is not certain before the last pass has ended.
+static void test_advance(void **state)
+{
+    hth_group *member[2];
+    hth_group_round round;
+    int fd;
+    const int64_t n[HTH_GROUP_MEMBERS] = {12, 12};
+    float *other = hth_calloc(LARGE, sizeof *other);
+    assert_ok(hth_group_make(2, &fd));
+    for (int i = 0; i < 2; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(fd, &spec, &member[i]));
+        (void)hth_group_begin(member[i], &round);
+    }
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(member[0], n));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+        hth_group_weigh(member[i], 12);
+    }
+    assert_int_equal(member[0]->n_left, 3);
+    for (int k = 0; k < SLOTS; k++) {
+        float *place = hth_group_place(member[0], k); // where it lies already
+        for (size_t i = 0; i < slot_floats[k]; i++) {
+            place[i] = 2;
+            other[i] = (float)(i % 5);
+        }
+        hth_group_ready(member[0], k, place);
+        hth_group_advance(member[0]);
+        hth_group_ready(member[1], k, other);
+    }
+    assert_int_equal(member[0]->n_left, 1); // each bucket but the last, when the next slot came
+    hth_group_advance(member[0]);
+    hth_group_passed(member[1], 1, 1);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMING);
+    hth_group_passed(member[0], 1, 1);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+    for (int k = 0; k < SLOTS; k++) {
+        for (size_t i = 0; i < slot_floats[k]; i++) {
+            assert_true(hth_group_summed(member[1], k)[i] == 1 + (float)(i % 5) / 2);
+        }
+    }
+    hth_group_leave(member[1]);
+    hth_group_leave(member[0]);
+    hth_free(other);
+    close(fd);
+}
+
 static hth_err join_once(int fd)
 {
     hth_group *a;
@@ -441,6 +579,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_started), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
