@@ -365,7 +365,7 @@ hth_err hth_bench_turn(hth_bench *bench, hth_choice *choice, hth_samples *sample
     hth_err err = out == NULL ? hth_no_memory("measuring node '%s'", bench->node->name)
                               : hth_bench_load(bench, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {bench->args_in, out, bench->workspace};
+        hth_kernel_args a = {bench->args_in, out, bench->workspace, NULL};
         (void)hth_bench_between(bench->cache);
         bench_in_place(bench, k->inplace_input, out);
         err = bench_runs(bench, k, &a, samples);

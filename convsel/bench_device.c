@@ -153,7 +153,7 @@ static hth_err device_load(hth_bench_device *device, const hth_kernel *kernel)
         }
     }
     device->kernel = kernel;
-    device->args = (hth_kernel_args){device->in, device->out, device->workspace};
+    device->args = (hth_kernel_args){device->in, device->out, device->workspace, NULL};
     return err;
 }
 

@@ -153,7 +153,7 @@ hth_err hth_bench_error(hth_bench *bench, hth_choice *choice)
     if (err != HTH_OK) {
         goto close;
     }
-    hth_kernel_args a = {bench->args_in, bench->out, bench->workspace};
+    hth_kernel_args a = {bench->args_in, bench->out, bench->workspace, NULL};
     (void)hth_bench_between(bench->cache);
     err = hth_bench_samples(bench, &bare);
     (void)hth_bench_between(bench->cache);

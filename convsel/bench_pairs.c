@@ -181,7 +181,7 @@ static hth_err unit_run(const pair_unit *unit)
     for (int i = 0; i < unit->runs; i++) {
         if (unit->kernel != NULL) {
             const hth_kernel_args args = {unit->bench->args_in, unit->bench->out,
-                                          unit->bench->workspace};
+                                          unit->bench->workspace, NULL};
             HTH_TRY(unit->kernel->run(unit->kernel, &args));
         } else if (unit->adds) {
             hth_team_run(pair_add, (void *)unit);

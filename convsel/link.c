@@ -124,7 +124,7 @@ static hth_err link_compute_open(link_bench *bench)
 
 static hth_err link_runs(link_bench *bench, int n, uint64_t *ns)
 {
-    const hth_kernel_args a = {bench->in, bench->out, bench->workspace};
+    const hth_kernel_args a = {bench->in, bench->out, bench->workspace, NULL};
     uint64_t start = hth_now_ns();
     for (int i = 0; i < n; i++) {
         HTH_TRY(bench->kernel->run(bench->kernel, &a));

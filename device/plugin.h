@@ -14,7 +14,7 @@
 #include "device/spec.h"
 
 #define HTH_PLUGIN_ABI                                                                             \
-    6u // changes whenever anything here, in device.h, spec.h or kernels/kernel.h does
+    7u // changes whenever anything here, in device.h, spec.h or kernels/kernel.h does
 #define HTH_PLUGIN_ENTRY "hth_cuda_plugin"
 #define HTH_PLUGIN_FILE  "libhearth_cuda.so"
 

@@ -119,13 +119,13 @@ static void run_note(hth_run *run, const run_step *step, uint64_t origin_ns, uin
 
 static hth_err run_inline(hth_run *run, const run_step *step, uint64_t origin_ns)
 {
-    if (!run->measuring) {
-        return run_kernel(step);
+    uint64_t from_ns = run->measuring ? hth_now_ns() : 0;
+    HTH_TRY(run_kernel(step));
+    if (run->measuring) {
+        run_note(run, step, origin_ns, from_ns, hth_now_ns());
     }
-    uint64_t from_ns = hth_now_ns();
-    hth_err err = run_kernel(step);
-    run_note(run, step, origin_ns, from_ns, hth_now_ns());
-    return err;
+    run_written(run, step);
+    return HTH_OK;
 }
 
 static hth_err run_copy(run_step *step, hth_stream *stream)
@@ -249,7 +249,7 @@ static hth_err run_execute(hth_run *run)
     } else if (run->stream[HTH_LANE_COMPUTE] == NULL) { // nothing moves, kernels run here
         for (int i = 0; err == HTH_OK && i < run->n_steps; i++) {
             run_pause(run);
-            err = run_kernel(&run->steps[i]);
+            err = run_inline(run, &run->steps[i], 0);
         }
         return err;
     } else if (run_capture_possible(run) && run_capture_execute(run, &err)) {
@@ -278,6 +278,7 @@ hth_err hth_run_execute(hth_run *run, const atomic_int *canceled)
                      .ctx = run};
     run->canceled = canceled;
     run->stall_ns = 0;
+    run->reported = 0;
     hth_pace *before = hth_pace_enter(&pace);
     hth_err err = run_execute(run);
     hth_pace_leave(before);
@@ -293,6 +294,13 @@ void hth_run_between(hth_run *run, hth_run_between_fn fn, void *ctx)
 {
     run->between = fn;
     run->between_ctx = ctx;
+}
+
+void hth_run_group(hth_run *run, const hth_kernel_group *group)
+{
+    for (int i = 0; i < run->n_steps; i++) {
+        run->steps[i].args.group = group;
+    }
 }
 
 void hth_run_measure(hth_run *run, bool on)

@@ -74,6 +74,15 @@ uint64_t hth_run_replays(const hth_run *run);
 // then within long ones, on devices whose kernels run there; NULL: nothing.
 typedef void (*hth_run_between_fn)(void *ctx);
 void hth_run_between(hth_run *run, hth_run_between_fn fn, void *ctx);
+// hth_run_watch has fn(ctx, i, content) called by the executing thread as soon as tensors[i] (-1:
+// none) has been written for the last time in an execution, in the order in which that happens, on
+// devices whose kernels run there (HTH_ENOTSUP: not this one's). One that no kernel writes is not
+// reported. n 0: nothing is.
+typedef void (*hth_run_written_fn)(void *ctx, int i, const void *content);
+hth_err hth_run_watch(hth_run *run, const int *tensors, int n, hth_run_written_fn fn, void *ctx);
+// hth_run_group gives kernels what their args have as `group`, which outlives the executions to
+// come; NULL: nothing.
+void hth_run_group(hth_run *run, const hth_kernel_group *group);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.

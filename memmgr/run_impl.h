@@ -33,6 +33,13 @@ typedef struct run_step {
     hth_event *from, *to; // measuring, when it does not run on the caller
 } run_step;
 
+// A tensor that somebody waits for (run_watch.c).
+typedef struct run_watched {
+    int step;        // that writes it last
+    int which;       // of the caller's tensors
+    void *const *at; // where it is then
+} run_watched;
+
 // The captured run (run_capture.c).
 typedef struct run_capture {
     hth_capture *captured;
@@ -65,6 +72,12 @@ struct hth_run {
     uint64_t stall_ns; // of the last execution
     hth_run_between_fn between;
     void *between_ctx;
+    int *wanted; // [n_wanted], tensors as they were asked for
+    int n_wanted;
+    run_watched *watched; // [n_watched], by step
+    int n_watched, reported;
+    hth_run_written_fn written;
+    void *written_ctx;
     run_capture capture;
 };
 
@@ -73,6 +86,9 @@ struct hth_run {
 hth_err run_issue_all(hth_run *run, uint64_t origin_ns);
 hth_err run_drain(hth_run *run, hth_err err);
 bool run_canceled(const hth_run *run);
+
+// From run_watch.c. run_written reports what the kernel of `step`, which has run, wrote last.
+void run_written(hth_run *run, const run_step *step);
 
 // From run_capture.c. run_capture_execute returns true if it ran the plan, or failed for good, with
 // *err; else the plan is to be issued. run_capture_moved: addresses have changed.

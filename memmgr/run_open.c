@@ -291,5 +291,7 @@ void hth_run_close(hth_run *run)
     hth_spill_close(run->spill);
     hth_device_release_host(run->spec.device, run->host_slab, run->host_bytes);
     hth_free(run->times);
+    hth_free(run->wanted);
+    hth_free(run->watched);
     hth_free(run);
 }

@@ -113,6 +113,10 @@ static void test_missing_edges_are_found(void **state)
     assert_true(removed > 10 && shown * 3 > removed);
 }
 
+static void ignore(void *ctx, int i, const void *content)
+{
+}
+
 static hth_err open_and_run(rig *r)
 {
     hth_run_spec spec = {r->device, &r->p,   r->plan,  r->kernels, r->ins,
@@ -120,6 +124,10 @@ static hth_err open_and_run(rig *r)
     hth_run *run;
     HTH_TRY(hth_run_open(&spec, &run));
     hth_err err = hth_run_bind(run, r->arena, r->fixed);
+    int written[] = {r->p.nodes[0].outputs[0], r->p.nodes[1].outputs[0]};
+    err = err || r->device->props.inline_compute == 0
+              ? err
+              : hth_run_watch(run, written, 2, ignore, NULL);
     err = err ? err : hth_run_execute(run, NULL);
     hth_run_close(run);
     return err;
@@ -149,6 +157,64 @@ static void test_spill_nowhere(void **state)
     rig_close(&r);
 }
 
+typedef struct watch {
+    rig *r;
+    const int *tensors;
+    int *reported; // per tensor
+    int n;
+    bool wrong;
+} watch;
+
+static void watch_written(void *ctx, int i, const void *content)
+{
+    watch *w = ctx;
+    int t = w->tensors[i];
+    size_t bytes = w->r->p.tensors[t].bytes / 4 * 4;
+    w->wrong = w->wrong || memcmp(content, w->r->want[t], bytes) != 0;
+    w->reported[t]++;
+    w->n++;
+}
+
+// Every tensor that a kernel writes is reported once, with its final content, wherever it goes from
+// there, and however often it is computed.
+static void test_watch(void **state)
+{
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        rig r = {.p = pg_random_small(seed)};
+        r.plan = pg_random_schedule(&r.p, seed, seed % 8 > 0);
+        int *tensors = hth_calloc((size_t)r.p.n_tensors + 1, sizeof *tensors), n = 0;
+        int *reported = hth_calloc((size_t)r.p.n_tensors, sizeof *reported);
+        watch w = {.r = &r, .tensors = tensors, .reported = reported};
+        tensors[n++] = -1;
+        for (int t = r.p.n_tensors - 1; t >= 0; t--) {
+            tensors[n++] = t;
+        }
+        rig_open(&r, "cpu:mem=1GiB,threads=1");
+        for (int step = 0; step < 3; step++) {
+            hth_run_measure(r.run, step == 1);
+            assert_ok(hth_run_watch(r.run, tensors, n, watch_written, &w));
+            assert_ok(rig_execute(&r, NULL));
+            assert_false(w.wrong);
+            rig_next(&r);
+        }
+        for (int t = 0; t < r.p.n_tensors; t++) {
+            assert_int_equal(reported[t], r.p.tensors[t].producer >= 0 ? 3 : 0);
+        }
+        int before = w.n;
+        assert_ok(hth_run_watch(r.run, NULL, 0, NULL, NULL));
+        assert_ok(rig_execute(&r, NULL));
+        assert_int_equal(w.n, before);
+        rig_close(&r);
+        hth_free(tensors);
+        hth_free(reported);
+    }
+    rig fake = {.p = pg_random_small(1)};
+    fake.plan = pg_random_schedule(&fake.p, 1, true);
+    rig_open(&fake, "fake");
+    assert_err(hth_run_watch(fake.run, (int[]){0}, 1, watch_written, NULL), HTH_ENOTSUP, "fake");
+    rig_close(&fake);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_missing_edges_are_found),
         cmocka_unit_test(test_allocation_faults),
         cmocka_unit_test(test_spill_nowhere),
+        cmocka_unit_test(test_watch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void run_node(torch_case *x, const hth_node *node, int algorithm)
         out[i] = node->outputs[i] < 0 ? NULL : x->data[node->outputs[i]];
     }
     void *workspace = buffer(k->workspace_bytes);
-    if (k->run(k, &(hth_kernel_args){in, out, workspace}) != HTH_OK) {
+    if (k->run(k, &(hth_kernel_args){in, out, workspace, NULL}) != HTH_OK) {
         fail_msg("%s: %s", x->line, hth_err_detail());
     }
     hth_free(workspace);

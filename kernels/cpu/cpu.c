@@ -221,6 +221,10 @@ static hth_err cpu_prepare(const hth_kernel_host *host, hth_device *device, cons
         return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", node->name,
                         hth_op_name(node->op), algorithm, device->props.name);
     }
+    if (hth_node_int(node, "share", -1) >= 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s' (%s): of a shard of a batch, FP32 only", node->name,
+                        hth_op_name(node->op));
+    }
     return cpu_fallback_prepare(device, graph, node, NULL, out);
 }
 

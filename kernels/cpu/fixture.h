@@ -262,7 +262,7 @@ static inline void fixture_check(fixture *f, const char *algorithm, bool in_plac
                                                              : fixture_buffer(bytes);
     }
     ws = fixture_buffer(k->workspace_bytes);
-    hth_kernel_args a = {in, out, ws};
+    hth_kernel_args a = {in, out, ws, NULL};
     for (int run = 0; run < (in_place ? 1 : 2); run++) { // twice: nothing may depend on the first
         err = k->run(k, &a);
         if (err != HTH_OK) {

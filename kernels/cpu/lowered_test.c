@@ -71,7 +71,7 @@ static void *test_run(int64_t batch, int64_t size, int threads, int which, size_
     memcpy(in[2], f.graph->values[n->inputs[2]].constant->data, 48 * sizeof *x);
     size_t all = (size_t)(batch * 48 * (10 - size) * (10 - size)) * sizeof *x;
     out = fixture_buffer(all);
-    hth_kernel_args a = {in, &out, ws};
+    hth_kernel_args a = {in, &out, ws, NULL};
     assert_int_equal(k->run(k, &a), HTH_OK);
     *bytes = all / (size_t)batch;
     void *last = hth_memdup((char *)out + all - *bytes, *bytes);

@@ -148,7 +148,7 @@ static void parts_run(const hth_graph *graph, hth_tensor *tensor, bool reference
             fail_msg("%s: %s", n->name, hth_err_detail());
         }
         void *workspace = fixture_buffer(k->workspace_bytes);
-        assert_int_equal(k->run(k, &(hth_kernel_args){from, to, workspace}), HTH_OK);
+        assert_int_equal(k->run(k, &(hth_kernel_args){from, to, workspace, NULL}), HTH_OK);
         hth_free(workspace);
         hth_kernel_close(k);
     }

@@ -106,7 +106,7 @@ static bool case_run(const ref_case *c)
         out[i] = c->out_index[i] < 0 ? NULL : fixture_buffer(c->want[i].bytes);
     }
     void *workspace = fixture_buffer(k->workspace_bytes);
-    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace, NULL}), HTH_OK);
     for (int i = 0; i < c->node.n_outputs; i++) {
         double d = out[i] == NULL ? 0 : case_distance(&c->want[i], out[i]);
         if (d > 1e-4) {
@@ -465,7 +465,7 @@ static void half_run(fixture *f, hth_node *node, int rank, bool half, bool reads
     }
     assert_int_equal(cuda_test_prepare(f->graph, node, NULL, &k), HTH_OK);
     void *workspace = fixture_buffer(k->workspace_bytes);
-    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace, NULL}), HTH_OK);
     hth_kernel_close(k);
     hth_free(workspace);
     for (int i = 0; i < 8; i++) {
@@ -622,7 +622,7 @@ static void steps_round(void **state)
         hth_node *n =
             fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1, out, copy + 1);
         assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_OK);
-        assert_int_equal(k->run(k, &(hth_kernel_args){from, to, NULL}), HTH_OK);
+        assert_int_equal(k->run(k, &(hth_kernel_args){from, to, NULL, NULL}), HTH_OK);
         for (int64_t e = 0; e < count; e++) {
             assert_true(((float *)to[0])[e] != ((float *)from[0])[e]);
             int64_t at = (e / cols / rows * cols + e % cols) * rows + e / cols % rows;
@@ -651,9 +651,11 @@ static void views_in_place(void **state)
     }
     assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_OK);
     int before = hth_cuda_fake_state()->launches;
-    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&from, NULL}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&from, NULL, NULL}),
+                     HTH_OK);
     assert_int_equal(hth_cuda_fake_state()->launches, before);
-    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&to, NULL}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&to, NULL, NULL}),
+                     HTH_OK);
     assert_int_equal(hth_cuda_fake_state()->launches, before + 1);
     assert_memory_equal(x, y, sizeof x);
     hth_kernel_close(k);

@@ -104,7 +104,7 @@ static inline hth_err cuda_wrapped_run(const hth_kernel *kernel, const hth_kerne
     void *workspace =
         kernel->workspace_bytes > 0 ? cuda_wrapped_take(&at, kernel->workspace_bytes) : NULL;
     HTH_TRY(kernel->workspace_bytes > 0 && workspace == NULL ? HTH_ENOMEM : HTH_OK);
-    w->args = (hth_kernel_args){far, far + n->n_inputs, workspace};
+    w->args = (hth_kernel_args){far, far + n->n_inputs, workspace, NULL};
     HTH_TRY(hth_stream_launch(cuda_test_stream, cuda_wrapped_launched, w));
     HTH_TRY(hth_stream_sync(cuda_test_stream));
     for (int i = 0; i < n->n_outputs; i++) {

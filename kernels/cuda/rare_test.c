@@ -397,7 +397,7 @@ static void typed_check(fixture *f)
     if (cuda_test_prepare(g, n, NULL, &k) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
-    assert_int_equal(k->run(k, &(hth_kernel_args){from, &to, NULL}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){from, &to, NULL, NULL}), HTH_OK);
     hth_kernel_close(k);
     if (memcmp(out.data, to, out.bytes) != 0) {
         fail_msg("%s of %s differs", hth_op_name(n->op), hth_dtype_name(in[0].dtype));

@@ -151,7 +151,7 @@ static void measure(const bench *b, const hth_graph *graph, const hth_node *node
     for (int round = 0; round < b->rounds + 1; round++) {
         for (int i = 0; i < count; i++) {
             void *args[2] = {in[0], c[i].packed != NULL ? c[i].packed : in[1]};
-            hth_kernel_args a = {args, out, ws};
+            hth_kernel_args a = {args, out, ws, NULL};
             if (isfinite(c[i].us) && c[i].us > 2.5 * best) {
                 continue;
             }

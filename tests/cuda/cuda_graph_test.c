@@ -214,7 +214,7 @@ typedef struct issued {
 static hth_err issued_run(void *job)
 {
     const issued *i = job;
-    return mix_run(&i->m->base, &(hth_kernel_args){i->in, i->out, i->workspace});
+    return mix_run(&i->m->base, &(hth_kernel_args){i->in, i->out, i->workspace, NULL});
 }
 
 static hth_cuda *issuing;

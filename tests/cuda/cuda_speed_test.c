@@ -133,7 +133,8 @@ static bool job_place(const bench *b, const subject *x, const hth_kernel *kernel
     at += (bytes_of(&x->out) + 255) / 256 * 256;
     rest = at < b->bytes ? b->bytes - at : 0;
     j->kernel = kernel;
-    j->args = (hth_kernel_args){j->in, j->out, kernel->workspace_bytes > 0 ? b->memory + at : NULL};
+    j->args =
+        (hth_kernel_args){j->in, j->out, kernel->workspace_bytes > 0 ? b->memory + at : NULL, NULL};
     return kernel->workspace_bytes < rest;
 }
 

@@ -10,6 +10,10 @@
 // that fit the first-level cache. Variance is the mean of (x - pivot)^2 less that of (x - pivot)
 // squared; the pivot is the channel's first element, so nothing cancels. Rows are summed in f32,
 // their sums added in double, in an order that depends on the number of threads only.
+//
+// A shard of a batch (attribute `share`) is summed whole first; its sums, of x and its square in
+// double, or of dy and dy (x - mean), are added to those of the other shards, and x comes from
+// memory a second time.
 #include "kernels/cpu/train/train.h"
 
 #include "device/cpu/team.h"
@@ -23,6 +27,7 @@
 typedef struct norm_kernel {
     hth_kernel base;
     int n_threads, add; // add: input of the Add post op, -1: none
+    int share;          // name of its sums over all shards, -1: the batch is whole
     float epsilon, momentum, low, high, add_scale;
     bool grad, clamp, masked;
     hth_rows rows;
@@ -33,6 +38,9 @@ typedef struct norm_job {
     void *const *in, *const *out;
     size_t block;  // the shared block
     double *parts; // its sums, one set per thread
+    // of a shard: sums of each channel, [2][channels], and those of all shards, with at last the
+    // number of elements of a channel; else NULL
+    double *own, *all;
 } norm_job;
 
 // What the lanes of one block need.
@@ -315,12 +323,13 @@ static void norm_line(const norm_job *job, size_t block, norm_sums *sums, norm_l
 {
     const norm_kernel *k = job->k;
     const hth_rows *r = &k->rows;
-    double count = (double)(r->n * r->s);
+    double count = job->all != NULL ? job->all[2 * r->c] : (double)(r->n * r->s);
     size_t n = norm_channels(r, block);
     norm_join(r, sums);
     for (size_t i = 0; i < n; i++) {
         size_t c = block * r->b + i;
-        double off = sums->first[i] / count, mean = (double)lanes->pivot[i] + off;
+        double pivot = job->all != NULL ? 0 : (double)lanes->pivot[i];
+        double off = sums->first[i] / count, mean = pivot + off;
         double var = sums->second[i] / count - off * off;
         var = var < 0 ? 0 : var;
         double inv = 1 / sqrt(var + (double)k->epsilon);
@@ -338,22 +347,23 @@ static void norm_line(const norm_job *job, size_t block, norm_sums *sums, norm_l
 }
 
 // dx = a dy + b (x - mean) + c with a = scale inv, b = -a inv^2 sum(dy (x - mean)) / n, c = -a
-// sum(dy) / n.
+// sum(dy) / n. Of a shard the gradients of scale and bias are its own.
 static void norm_line_grad(const norm_job *job, size_t block, norm_sums *sums, norm_lanes *lanes)
 {
     const hth_rows *r = &job->k->rows;
-    double count = (double)(r->n * r->s);
+    double count = job->all != NULL ? job->all[2 * r->c] : (double)(r->n * r->s);
     size_t n = norm_channels(r, block);
     norm_join(r, sums);
     for (size_t i = 0; i < n; i++) {
         size_t c = block * r->b + i;
+        const double *own = job->own != NULL ? job->own + c : NULL;
         double inv = ((const float *)job->in[4])[c], dot = sums->second[i] * inv;
         double a = ((const float *)job->in[2])[c] * inv;
         lanes->a[i] = (float)a;
         lanes->b[i] = (float)(-a * inv * dot / count);
         lanes->c[i] = (float)(-a * sums->first[i] / count);
-        norm_put(job, 1, c, dot);
-        norm_put(job, 2, c, sums->first[i]);
+        norm_put(job, 1, c, own != NULL ? own[r->c] * inv : dot);
+        norm_put(job, 2, c, own != NULL ? own[0] : sums->first[i]);
     }
     norm_repeat(r, lanes->a);
     norm_repeat(r, lanes->b);
@@ -445,12 +455,82 @@ static void norm_shared(norm_job *job, size_t block)
     hth_team_run(norm_shared_write, &share);
 }
 
+// The sums of a shard's channels. Those of x are about 0, whatever each shard's pivot: in double
+// nothing of float32 cancels.
+static void norm_shard_sum(void *arg, int i, int n)
+{
+    const norm_job *j = arg;
+    const hth_rows *r = &j->k->rows;
+    size_t begin, end;
+    double count = (double)(r->n * r->s);
+    hth_team_range(r->blocks, i, n, &begin, &end);
+    for (size_t b = begin; b < end; b++) {
+        norm_lanes l;
+        norm_sums s;
+        norm_begin(j, b, &l);
+        norm_sum(j, b, 0, r->n * r->s, &l, &s);
+        norm_join(r, &s);
+        for (size_t c = 0; c < norm_channels(r, b); c++) {
+            double pivot = j->k->grad ? 0 : (double)l.pivot[c], *own = j->own + b * r->b + c;
+            own[0] = s.first[c] + count * pivot;
+            own[r->c] = s.second[c] + pivot * (2 * s.first[c] + count * pivot);
+        }
+    }
+}
+
+static void norm_shard_write(void *arg, int i, int n)
+{
+    const norm_job *j = arg;
+    const hth_rows *r = &j->k->rows;
+    size_t begin, end;
+    hth_team_range(r->blocks, i, n, &begin, &end);
+    for (size_t b = begin; b < end; b++) {
+        norm_lanes l;
+        norm_sums s = {.first = {0}};
+        for (size_t c = 0; c < norm_channels(r, b); c++) {
+            s.first[c] = j->all[b * r->b + c];
+            s.second[c] = j->all[r->c + b * r->b + c];
+        }
+        norm_begin(j, b, &l);
+        norm_solve(j, b, &s, &l);
+        norm_write(j, b, 0, r->n * r->s, &l);
+        norm_clear(j, b, 0, r->n * r->s);
+    }
+}
+
+// Gradients are means of the shard, so sums over all of them are weighted, and come back in the
+// measure of this one.
+static hth_err norm_run_shard(norm_job *job, const hth_kernel_args *args)
+{
+    const norm_kernel *k = job->k;
+    size_t n = 2 * k->rows.c;
+    double weight = k->grad && args->group != NULL ? args->group->weight : 1;
+    job->own = args->workspace;
+    job->all = job->own + n;
+    hth_team_run(norm_shard_sum, job);
+    for (size_t i = 0; i < n; i++) {
+        job->all[i] = job->own[i] * weight;
+    }
+    job->all[n] = (double)(k->rows.n * k->rows.s);
+    if (args->group != NULL) {
+        HTH_TRY(args->group->sum(args->group->ctx, k->share, job->all, n + 1));
+    }
+    for (size_t i = 0; i < n; i++) {
+        job->all[i] /= weight;
+    }
+    hth_team_run(norm_shard_write, job);
+    return HTH_OK;
+}
+
 static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *args)
 {
     const norm_kernel *k = (const norm_kernel *)base;
     norm_job j = {.k = k, .in = args->in, .out = args->out};
     size_t rest = k->rows.blocks % (size_t)k->n_threads;
     hth_team_set(k->n_threads);
+    if (k->share >= 0) {
+        return norm_run_shard(&j, args);
+    }
     if (rest < k->rows.blocks) {
         hth_team_run(norm_whole, &j);
     }
@@ -503,7 +583,9 @@ static hth_err norm_make(hth_device *device, const hth_graph *graph, const hth_n
 {
     const hth_value *x = &graph->values[node->inputs[kernel->grad ? 1 : 0]];
     bool fits = hth_rows_of(&x->shape, x->layout, &kernel->rows) && x->dtype == HTH_DT_F32 &&
-                hth_shape_elements(&x->shape) > 0 && device->props.n_threads <= NORM_SHARED;
+                hth_shape_elements(&x->shape) > 0;
+    kernel->share = (int)hth_node_int(node, "share", -1);
+    fits = fits && (kernel->share >= 0 || device->props.n_threads <= NORM_SHARED);
     for (int i = 0; i < node->n_inputs + node->n_outputs && fits; i++) {
         int at = i < node->n_inputs ? node->inputs[i] : node->outputs[i - node->n_inputs];
         const hth_value *v = at < 0 ? x : &graph->values[at];
@@ -518,7 +600,9 @@ static hth_err norm_make(hth_device *device, const hth_graph *graph, const hth_n
     kernel->n_threads = device->props.n_threads;
     kernel->base.run = norm_run;
     kernel->base.close = hth_cpu_kernel_free;
-    kernel->base.implementation = "blocks";
+    kernel->base.implementation = kernel->share < 0 ? "blocks" : "shard";
+    kernel->base.workspace_bytes =
+        kernel->share < 0 ? 0 : (4 * kernel->rows.c + 1) * sizeof(double);
     return hth_cpu_kernel_made(node, &kernel->base, sizeof *kernel, out);
 }
 

@@ -19,9 +19,9 @@ static int channels(fixture *f, const hth_shape *shape)
 static void batch_norm_train(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_IMAGES * 12; i++) {
+    for (size_t i = 0; i < N_IMAGES * 24; i++) {
         fixture f;
-        hth_shape s = images[i / 12];
+        hth_shape s = images[i / 24];
         fixture_open(&f, 11 + i);
         int in[6], out[5];
         in[0] = fixture_value(&f, s);
@@ -34,6 +34,9 @@ static void batch_norm_train(void **state)
         int add = i / 3 % 2;
         hth_node *n = fixture_node(&f, HTH_OP_BATCH_NORM_TRAIN, in, 5 + add, out, 5);
         hth_node_set_float(n, "momentum", 0.8F);
+        if (i / 12 % 2) {
+            hth_node_set_int(n, "share", 3); // a shard that is all there is
+        }
         if (add) {
             n->post[n->n_post++] = (hth_post_op){HTH_OP_ADD, 5, 1, 0};
         }
@@ -48,9 +51,9 @@ static void batch_norm_train(void **state)
 static void batch_norm_grad(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_IMAGES * 12; i++) {
+    for (size_t i = 0; i < N_IMAGES * 24; i++) {
         fixture f;
-        hth_shape s = images[i / 12];
+        hth_shape s = images[i / 24];
         fixture_open(&f, 77 + i);
         int in[6], out[3], masked = i / 3 % 2;
         for (int k = 0; k < 6; k++) {
@@ -64,6 +67,9 @@ static void batch_norm_grad(void **state)
             }
         }
         hth_node *n = fixture_node(&f, HTH_OP_BATCH_NORM_GRAD, in, 5 + masked, out, 3);
+        if (i / 12 % 2) {
+            hth_node_set_int(n, "share", 3);
+        }
         // What the norm made of x is exact on this grid, and never at a bound of the mask.
         f.grid = masked ? 0x1p-4F : 0;
         hth_node_set_float(n, "low", 0x1p-14F);
@@ -294,10 +300,10 @@ static void labels_outside_are_refused(void **state)
     int64_t labels[2] = {2, 3};
     void *args_in[] = {logits, labels}, *args_out[] = {&loss};
     assert_int_equal(hth_kernel_prepare(&f.device, f.graph, n, NULL, &k), HTH_OK);
-    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws}), FIXTURE_BAD_LABEL);
+    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws, NULL}), FIXTURE_BAD_LABEL);
     assert_true(FIXTURE_BAD_LABEL != HTH_OK || isnan(loss));
     labels[1] = 0;
-    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws}), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws, NULL}), HTH_OK);
     assert_true(fabsf(loss - logf(3)) < 1e-6F);
     hth_kernel_close(k);
     fixture_close(&f);

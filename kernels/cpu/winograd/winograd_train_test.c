@@ -41,7 +41,7 @@ static bool run_winograd(const train_run *run, hth_node *node, int size)
     }
     if (takes) {
         void *ws = fixture_buffer(k->workspace_bytes);
-        assert_int_equal(k->run(k, &(hth_kernel_args){in, out, ws}), HTH_OK);
+        assert_int_equal(k->run(k, &(hth_kernel_args){in, out, ws, NULL}), HTH_OK);
         hth_free(ws);
         hth_kernel_close(k);
     }
