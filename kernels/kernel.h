@@ -35,9 +35,9 @@ typedef struct hth_packing {
 // What a kernel asks for in its middle when its batch is a shard of a larger one: the sums of a few
 // numbers over all shards.
 typedef struct hth_kernel_group {
-    // sum puts in the place of n values their sums, the same bits for every shard, and waits for the
-    // others. `share` is the node's attribute of that name; of a kernel that is run again it gives
-    // the same sums again. On error the kernel ends with it.
+    // sum puts in the place of n values their sums, the same bits for every shard, and waits for
+    // the others. `share` is the node's attribute of that name; of a kernel that is run again it
+    // gives the same sums again. On error the kernel ends with it.
     hth_err (*sum)(void *ctx, int share, double *values, size_t n);
     void *ctx;
     double weight; // of this shard's mean gradients in the whole batch's; > 0

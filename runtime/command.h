@@ -112,6 +112,7 @@ typedef enum hth_argument_type {
     X(START,            "start",            HTH_ARGUMENT_ANY)                                      \
     X(STD,              "std",              HTH_ARGUMENT_ANY)                                      \
     X(STEPS,            "steps",            HTH_ARGUMENT_NUMBER)                                   \
+    X(SYNC_BN,          "sync-bn",          HTH_ARGUMENT_SWITCH)                                   \
     X(TIME_LIMIT,       "time-limit",       HTH_ARGUMENT_ANY)                                      \
     X(TIMEOUT_US,       "timeout_us",       HTH_ARGUMENT_ANY)                                      \
     X(TOLERANCE,        "tolerance",        HTH_ARGUMENT_ANY)                                      \
@@ -260,8 +261,8 @@ enum {
     X(DRAIN, drain, HTH_NEED_ADMIN, HTH_COMMAND_SHORT | HTH_COMMAND_INTERNAL, none, first, 0, 0)   \
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES_KMEANS | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |  \
-          HTH_TAKES(RETRIES) | HTH_TAKES(REDUCE) | HTH_TAKES(SHARDS) | HTH_TAKES(TIME_LIMIT) |     \
-          HTH_TAKES(PRIORITY),                                                                     \
+          HTH_TAKES(RETRIES) | HTH_TAKES(REDUCE) | HTH_TAKES(SHARDS) | HTH_TAKES(SYNC_BN) |        \
+          HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                                             \
       0)
 // clang-format on
 

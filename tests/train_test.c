@@ -428,6 +428,37 @@ static void test_copies(void **state)
     }
 }
 
+// Of a shard each batch norm has two names for its sums, of two rows of channels and a number; of a
+// whole batch there are none.
+static void test_shares(void **state)
+{
+    hth_graph *g = load("net_momentum");
+    for (int sync = 0; sync < 2; sync++) {
+        hth_train_options o = {.phase = HTH_TRAIN_ACCUMULATE, .sync_bn = sync != 0};
+        hth_train_graph t;
+        size_t *list;
+        int n, norms = 0;
+        assert_int_equal(build(g, &o, &t), HTH_OK);
+        assert_int_equal(hth_train_shard_sums(&t, &list, &n), HTH_OK);
+        for (int i = 0; i < t.graph->n_nodes; i++) {
+            const hth_node *node = &t.graph->nodes[i];
+            bool back = node->op == HTH_OP_BATCH_NORM_GRAD;
+            if (back || node->op == HTH_OP_BATCH_NORM_TRAIN) {
+                int64_t share = hth_node_int(node, "share", -1);
+                const hth_value *scale = &t.graph->values[node->inputs[back ? 2 : 1]];
+                assert_true(sync ? share >= 0 && share % 2 == back : share < 0);
+                assert_true(!sync || list[share] == (size_t)(2 * scale->shape.dim[0] + 1));
+                norms++;
+            }
+        }
+        assert_true(norms > 2);
+        assert_int_equal(n, sync ? norms : 0);
+        hth_free(list);
+        hth_train_graph_fini(&t);
+    }
+    hth_graph_free(g);
+}
+
 static void test_freeze(void **state)
 {
     hth_graph *g = load("net_sgd");
@@ -694,11 +725,11 @@ int main(void)
         cmocka_unit_test(test_convolutional), cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_class_axis),    cmocka_unit_test(test_others),
         cmocka_unit_test(test_losses),        cmocka_unit_test(test_shape_of_the_graph),
-        cmocka_unit_test(test_copies),        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_update),        cmocka_unit_test(test_update_slots),
-        cmocka_unit_test(test_off),
+        cmocka_unit_test(test_copies),        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_freeze),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_update),
+        cmocka_unit_test(test_update_slots),  cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }

@@ -11,9 +11,10 @@
 
 #include <signal.h>
 
-#define TWO    "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
-#define THREE  TWO " cpu:2,mem=128MiB,threads=1"
-#define EPOCHS 400 // of STEPS
+#define TWO         "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
+#define THREE       TWO " cpu:2,mem=128MiB,threads=1"
+#define EPOCHS      400 // of STEPS
+#define EPOCHS_SYNC 60
 
 static json_t *train_all(fixture *f, const training *t, const char *data, const char *more,
                          double *want)
@@ -104,6 +105,39 @@ static void server(void **state)
     expect(&f, &mlp, data, "{\"on\": \"all\", \"reduce\": \"some\"}", "not one of all, ps");
     expect(&f, &mlp, data, "{\"reduce\": \"ps\"}", "--reduce ps is for several devices");
     fixture_close(&f);
+}
+
+// With --sync-bn batch norm's statistics are those of the whole batch, however it is divided, and
+// whatever its labels weigh: net_smooth's last one of each batch counts for nothing.
+static void sync_bn(void **state)
+{
+    static const training *const models[] = {&image_net, &mobile, &unet,
+                                             &clipped,   &smooth, &image_bce};
+    static const char *const two[] = {
+        "{\"on\": \"cpu:0,cpu:1\", \"sync-bn\": true}",
+        "{\"on\": \"cpu:1,cpu:0\", \"sync-bn\": true, \"shards\": [[0, 3, 1]]}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], "
+        "\"budget\": \"60%\"}"};
+    static const char *const three[] = {
+        "{\"on\": \"all\", \"sync-bn\": true}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 2, 1]]}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"budget\": \"60%\"}"};
+    for (int members = 2; members <= 3; members++) {
+        fixture f;
+        char data[200];
+        double want[STEPS];
+        devices_open(&f, members == 2 ? TWO : THREE, false);
+        for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+            prepare(&f, models[m], data);
+            for (int k = 0; k < 3; k++) {
+                const char *more = members == 2 ? two[k] : three[k];
+                json_t *doc = train_all(&f, models[m], data, more, want);
+                check_losses(models[m]->model, more, doc, want);
+                json_decref(doc);
+            }
+        }
+        fixture_close(&f);
+    }
 }
 
 // The last batch of an epoch has one sample: a member without any updates as the others do, with
@@ -215,12 +249,14 @@ static void refused(void **state)
 
 // ---- commands
 
-static char *long_job(const char *data, const char *name)
+static char *long_job(const training *t, const char *data, const char *name)
 {
-    char more[120];
+    char more[160];
     double want[STEPS];
-    snprintf(more, sizeof more, "{\"on\":\"all\",\"save-as\":\"%s\",\"epochs\":100000}", name);
-    json_t *args = arguments_of(&mlp, data, more, want);
+    snprintf(more, sizeof more,
+             "{\"on\":\"all\",\"save-as\":\"%s\",\"epochs\":100000,\"sync-bn\":%s}", name,
+             t == &mlp ? "false" : "true");
+    json_t *args = arguments_of(t, data, more, want);
     char *out = json_dumps(args, JSON_COMPACT);
     json_decref(args);
     return out;
@@ -236,7 +272,7 @@ static void commands(void **state)
     hth_err err;
     devices_open(&f, TWO, false);
     prepare(&f, &mlp, data);
-    char *first = long_job(data, "one"), *second = long_job(data, "two");
+    char *first = long_job(&mlp, data, "one"), *second = long_job(&mlp, data, "two");
     train_three_steps(&f, &one, first);
     train_three_steps(&f, &two, second);
     witness_let_go();
@@ -265,17 +301,51 @@ static void commands(void **state)
     fixture_close(&f);
 }
 
+// Members wait for each other in the middle of their passes, but two groups on the same devices do
+// not wait crosswise.
+static void sync_groups(void **state)
+{
+    static const char *const names[] = {"one", "two"};
+    fixture f;
+    char data[200], args[40];
+    call c[2];
+    hth_err err;
+    devices_open(&f, TWO, false);
+    prepare(&f, &image_net, data);
+    for (int i = 0; i < 2; i++) {
+        char *text = long_job(&image_net, data, names[i]);
+        paths_named(f.store, text);
+        c[i] = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+        call_start(f.engine, &c[i]);
+    }
+    for (int round = 1; round <= 3; round++) {
+        until_step(&f, "one", round * 20);
+        until_step(&f, "two", round * 20);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(args, sizeof args, "{\"job\":\"%s\"}", names[i]);
+        json_decref(ask(&f, "cancel", args, &err));
+        assert_ok(err);
+        assert_int_equal(call_wait(&c[i]), HTH_ECANCELED);
+        free((char *)c[i].r.arguments);
+    }
+    fixture_close(&f);
+}
+
 // ---- processes
 
-static char *mlp_job(fixture *f, const char *data, const char *name, const char *on,
-                     const char *reduce, int epochs)
+static char *job_of(fixture *f, const training *t, const char *data, const char *name,
+                    const char *on, const char *reduce, int epochs)
 {
-    char more[160];
+    char more[200];
     double want[STEPS];
     snprintf(more, sizeof more,
-             "{\"on\":\"%s\",\"save-as\":\"%s\",\"epochs\":%d,\"reduce\":\"%s\"}", on, name, epochs,
-             reduce);
-    json_t *args = arguments_of(&mlp, data, more, want);
+             "{\"on\":\"%s\",\"save-as\":\"%s\",\"epochs\":%d,\"reduce\":\"%s\",\"sync-bn\":true}",
+             on, name, epochs, reduce);
+    json_t *args = arguments_of(t, data, more, want);
+    if (t != &mlp) { // at a larger rate, rounding decides where this one goes
+        json_object_set_new(args, "lr", json_real(0.0005));
+    }
     char *out = json_dumps(args, JSON_COMPACT);
     json_decref(args);
     paths_named(f->store, out);
@@ -283,13 +353,13 @@ static char *mlp_job(fixture *f, const char *data, const char *name, const char 
 }
 
 // Kills the process of device `device` while three train; what comes out is as of one device.
-static void kill_one(fixture *f, const char *data, int device, const char *reduce,
-                     const json_t *alone)
+static void kill_one(fixture *f, const training *t, const char *data, int device,
+                     const char *reduce, const json_t *alone)
 {
     pid_t pid[8];
     char name[20];
     snprintf(name, sizeof name, "%s%d", reduce, device);
-    char *args = mlp_job(f, data, name, "all", reduce, EPOCHS);
+    char *args = job_of(f, t, data, name, "all", reduce, t == &mlp ? EPOCHS : EPOCHS_SYNC);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f->engine, &c);
     until_step(f, name, 5);
@@ -302,23 +372,34 @@ static void kill_one(fixture *f, const char *data, int device, const char *reduc
     free(args);
 }
 
-static void killed(void **state)
+static void kill_both(const training *t)
 {
     fixture f;
     char data[200];
     devices_open(&f, THREE, true);
-    prepare(&f, &mlp, data);
-    char *args = mlp_job(&f, data, "alone", "cpu:0", "all", EPOCHS);
+    prepare(&f, t, data);
+    char *args = job_of(&f, t, data, "alone", "cpu:0", "all", t == &mlp ? EPOCHS : EPOCHS_SYNC);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f.engine, &c);
     json_t *alone = finished(&c);
-    kill_one(&f, data, 2, "all", alone);
-    kill_one(&f, data, 0, "all", alone); // the lead
-    kill_one(&f, data, 2, "ps", alone);
-    kill_one(&f, data, 0, "ps", alone); // the server
+    kill_one(&f, t, data, 2, "all", alone);
+    kill_one(&f, t, data, 0, "all", alone); // the lead
+    kill_one(&f, t, data, 2, "ps", alone);
+    kill_one(&f, t, data, 0, "ps", alone); // the server
     json_decref(alone);
     free(args);
     fixture_close(&f);
+}
+
+static void killed(void **state)
+{
+    kill_both(&mlp);
+}
+
+// Others wait for who is killed in the middle of a pass, too.
+static void killed_sync(void **state)
+{
+    kill_both(&image_net);
 }
 
 static size_t members_of(fixture *f, const char *job)
@@ -344,7 +425,7 @@ static void restarted(void **state)
     hth_err err;
     devices_open(&f, devices[0], false);
     prepare(&f, &mlp, data);
-    char *args = mlp_job(&f, data, "made", "all", "all", 100000);
+    char *args = job_of(&f, &mlp, data, "made", "all", "all", 100000);
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f.engine, &c);
     for (int i = 0; i < 3; i++) {
@@ -371,9 +452,10 @@ static void restarted(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses), cmocka_unit_test(last_sample), cmocka_unit_test(bits),
-        cmocka_unit_test(server), cmocka_unit_test(refused),     cmocka_unit_test(commands),
-        cmocka_unit_test(killed), cmocka_unit_test(restarted),
+        cmocka_unit_test(losses),      cmocka_unit_test(sync_bn),     cmocka_unit_test(last_sample),
+        cmocka_unit_test(bits),        cmocka_unit_test(server),      cmocka_unit_test(refused),
+        cmocka_unit_test(commands),    cmocka_unit_test(sync_groups), cmocka_unit_test(killed),
+        cmocka_unit_test(killed_sync), cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

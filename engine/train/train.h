@@ -63,6 +63,7 @@ typedef struct hth_train_spec {
     int64_t batch, epochs;
     bool group;          // its batches are shards of a group's, whose gradients are summed
     bool server;         // .. and whose lead alone makes updates
+    bool sync_bn;        // and batch norm's statistics are summed
     bool replan;         // look for better plans while the job runs
     int64_t accumulate;  // parts of equal size that a batch is taken in; 0: the fastest
     int64_t checkpoint;  // a checkpoint after every so many steps, and every epoch; 0: none

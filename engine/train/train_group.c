@@ -16,13 +16,16 @@
 #include "engine/train/trainer_impl.h"
 #include "group/group.h"
 #include "group/sequence.h"
+#include "modelstore/hold.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #define GROUP_TIMES   5       // passes that a sample's time is the median of
 #define GROUP_SETTLE  8       // steps from one change of shards to the next, at least
 #define GROUP_WAIT_NS 1000000 // a slice's
+#define GROUP_TURN    "a round with sync-bn"
 // After a time without news a slice waits for longer: the lead is paused, or evaluates.
 #define GROUP_LONG_NS    200000000u
 #define GROUP_RELAXED_NS 10000000u
@@ -30,9 +33,11 @@
 struct hth_train_group {
     hth_group *exchange;
     hth_trainer_sums sums;
+    const float **summed; // per slot of `sums`, of the last round
     int member, members;
     bool at_work; // in `round`, with what its pass left
     bool passed;  // .. which there was
+    bool broke;   // .. and ended in its middle with the round
     hth_group_round round;
     int64_t good, epoch; // most samples that were planned; whose order the data have, -1: none
     double pass_us[GROUP_TIMES];
@@ -43,6 +48,9 @@ struct hth_train_group {
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
     bool recalled;                              // what there was before it came is known
     const json_t *replay;                       // in their place; NULL: none
+    hth_store *store;
+    pthread_t thread; // the device's own
+    int turn;         // held while a round with sync_bn is at work (hth_store_hold), -1: it is not
 };
 
 bool hth_train_group_lead(const hth_train_job *job)
@@ -89,6 +97,18 @@ static hth_err group_check(const hth_train_job *job, int members)
                : HTH_OK;
 }
 
+// Statistics of the whole batch are summed in the middle of kernels, which run on the host.
+static hth_err group_sync(const hth_train_job *job)
+{
+    const hth_device_props *props = &job->ms->site->device->props;
+    return !job->spec.sync_bn || props->inline_compute
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP,
+                          "--sync-bn needs CPU devices: device %s cannot wait for other devices' "
+                          "statistics in the middle of a step",
+                          props->name);
+}
+
 static int group_members(const hth_train_job *job)
 {
     return (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
@@ -107,6 +127,7 @@ hth_err hth_train_group_prepare(hth_train_job *job)
                         (long long)batch, members);
     }
     HTH_TRY(group_check(job, members));
+    HTH_TRY(group_sync(job));
     group_first(job, members, n);
     if (job->group != NULL && job->group->round.n > 0) { // it is at work, and planned again
         n[member] = job->group->round.n;
@@ -123,6 +144,10 @@ static hth_err group_join(hth_train_job *job, hth_train_group *group)
 {
     hth_trainer_sums *sums = &group->sums;
     HTH_TRY(hth_trainer_sums_open(job->trainer, sums));
+    group->summed = hth_calloc((size_t)sums->n + 1, sizeof *group->summed);
+    if (group->summed == NULL) {
+        return hth_no_memory("a training job");
+    }
     hth_group_spec spec = {.member = group->member,
                            .batch = group_batch(job),
                            .steps = job->steps,
@@ -130,6 +155,8 @@ static hth_err group_join(hth_train_job *job, hth_train_group *group)
                            .n_slots = sums->n,
                            .floats = sums->floats,
                            .by_count = sums->statistic,
+                           .n_shares = sums->n_shares,
+                           .shares = sums->shares,
                            .state_bytes = hth_trainer_whole_bytes(job->trainer),
                            .fingerprint = hth_trainer_fingerprint(job->trainer),
                            .server = job->spec.server};
@@ -146,7 +173,9 @@ hth_err hth_train_group_open(hth_train_job *job)
                                .members = group_members(job),
                                .epoch = -1,
                                .since_ns = hth_now_ns(),
-                               .replay = group_given(job)};
+                               .replay = group_given(job),
+                               .store = job->ms->store,
+                               .turn = -1};
     group_first(job, group->members, group->shards);
     group->good = group->shards[group->member];
     memset(group->shards, 0, sizeof group->shards); // the first change is told, too
@@ -163,8 +192,10 @@ hth_err hth_train_group_open(hth_train_job *job)
 void hth_train_group_close(hth_train_group *group)
 {
     if (group != NULL) {
+        hth_store_hold_end(group->store, GROUP_TURN, group->turn);
         hth_group_leave(group->exchange);
         hth_trainer_sums_close(&group->sums);
+        hth_free(group->summed);
         hth_free(group);
     }
 }
@@ -291,6 +322,23 @@ static int64_t group_at(const hth_train_job *job, int64_t step)
     return step % (job->steps / job->spec.epochs) * job->spec.batch;
 }
 
+// With sync_bn members wait for each other in the middle of a pass, so two groups on the same
+// devices would do so crosswise: of all groups of this store one has its turn, for a round.
+static hth_err group_turn(hth_train_job *job)
+{
+    if (!job->spec.sync_bn || job->group->turn >= 0) {
+        return HTH_OK;
+    }
+    hth_err err = hth_store_hold(job->ms->store, GROUP_TURN, true, &job->group->turn);
+    return err == HTH_EBUSY ? HTH_OK : err;
+}
+
+static void group_turn_over(hth_train_group *group)
+{
+    hth_store_hold_end(group->store, GROUP_TURN, group->turn);
+    group->turn = -1;
+}
+
 static hth_err group_lead(hth_train_job *job, int64_t step)
 {
     hth_train_group *group = job->group;
@@ -302,7 +350,10 @@ static hth_err group_lead(hth_train_job *job, int64_t step)
     if (left < group_batch(job)) {
         hth_shards_rest(group->shards, group->members, left, n);
     }
-    (void)hth_group_start(group->exchange, n);
+    HTH_TRY(group_turn(job));
+    if ((group->turn >= 0 || !job->spec.sync_bn) && !hth_group_start(group->exchange, n)) {
+        group_turn_over(group);
+    }
     return HTH_OK;
 }
 
@@ -345,30 +396,69 @@ static hth_err group_ready(hth_train_job *job)
     if ((err == HTH_ETOOBIG || err == HTH_ENODEVMEM) && round->n > group->good) {
         hth_group_most(group->exchange, group->good);
         group->at_work = false;
+        group_turn_over(group);
         return HTH_OK;
     }
     group->good = err == HTH_OK && round->n > group->good ? round->n : group->good;
     return err;
 }
 
-static hth_err group_hand_in(hth_train_job *job)
+static void group_written(void *ctx, int k, const float *content)
+{
+    hth_group_ready(((hth_train_job *)ctx)->group->exchange, k, content);
+}
+
+static void group_between(void *ctx)
+{
+    hth_group_advance(((hth_train_job *)ctx)->group->exchange);
+}
+
+// Sums in the middle of a pass. Others may be in front of theirs, and then compute for long; a
+// member that is interrupted here, on its device's own thread, lets requests come first.
+static hth_err group_sum(void *ctx, int share, double *values)
+{
+    hth_train_job *job = ctx;
+    hth_train_group *group = job->group;
+    hth_group_result result;
+    hth_group_share(group->exchange, share, values);
+    while ((result = hth_group_shared(group->exchange, share, values)) == HTH_GROUP_SUMMING) {
+        if (job->r->canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled");
+        }
+        if (pthread_equal(pthread_self(), group->thread)) {
+            (void)hth_work_point(job->ms->site->queue);
+        }
+        hth_group_advance(group->exchange);
+        hth_group_wait(group->exchange, GROUP_WAIT_NS);
+    }
+    group->broke = result == HTH_GROUP_BROKEN;
+    return group->broke ? hth_fail(HTH_EBUSY, "a member has left") : HTH_OK;
+}
+
+// The pass over the member's samples. What it has written goes to the others while it goes on, and
+// so do the sums of what all have written; hence what it weighs is said before.
+static hth_err group_compute(hth_train_job *job, float *loss)
 {
     hth_train_group *group = job->group;
-    if (hth_group_alone(group->exchange)) {
-        return HTH_OK;
-    }
-    HTH_TRY(hth_trainer_view(job->trainer, &group->sums));
+    hth_train_data *d = &job->data;
+    const hth_trainer_watch watch = {group_written, group_between, group_sum, job};
+    bool alone = hth_group_alone(group->exchange);
+    group->thread = pthread_self();
+    group->broke = false;
+    hth_group_weigh(group->exchange, hth_trainer_weight(job->trainer, d->input, &d->target));
     for (int k = 0; k < group->sums.n; k++) {
-        hth_group_ready(group->exchange, k, group->sums.content[k]);
+        group->sums.place[k] = hth_group_place(group->exchange, k);
     }
-    return HTH_OK;
+    hth_err err = hth_trainer_pass(job->trainer, group->member, d->input, &d->target, &group->sums,
+                                   alone ? NULL : &watch, loss);
+    return group->broke ? HTH_OK : err;
 }
 
 static hth_err group_pass(hth_train_job *job)
 {
     hth_train_group *group = job->group;
     float loss = 0;
-    double weight = 0, us = 0;
+    double us = 0;
     group->at_work = true;
     group->passed = false;
     job->lr =
@@ -380,11 +470,11 @@ static hth_err group_pass(hth_train_job *job)
             return HTH_OK;
         }
         group->passed = true;
-        HTH_TRY(hth_trainer_pass(job->trainer, group->member, job->data.input, &job->data.target,
-                                 &loss, &weight));
+        HTH_TRY(group_compute(job, &loss));
+        if (group->broke) {
+            return HTH_OK; // the next look undoes it
+        }
         us = group_sample_us(group, group->round.n, hth_trainer_pass_us(job->trainer));
-        hth_group_weigh(group->exchange, weight);
-        HTH_TRY(group_hand_in(job));
     } else {
         hth_trainer_pass_none(job->trainer);
     }
@@ -397,6 +487,7 @@ static hth_err group_undo(hth_train_job *job)
     hth_train_group *group = job->group;
     bool passed = group->passed;
     group->at_work = group->passed = false;
+    group_turn_over(group);
     return passed ? hth_trainer_undo(job->trainer, &group->sums) : HTH_OK;
 }
 
@@ -406,11 +497,12 @@ static hth_err group_update(hth_train_job *job)
     hth_train_group *group = job->group;
     bool alone = hth_group_alone(group->exchange);
     for (int k = 0; k < group->sums.n && !alone; k++) {
-        HTH_TRY(
-            hth_trainer_sum(job->trainer, &group->sums, k, hth_group_summed(group->exchange, k)));
+        group->summed[k] = hth_group_summed(group->exchange, k);
     }
     group->at_work = group->passed = false;
-    HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target));
+    group_turn_over(group);
+    HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target, &group->sums,
+                               alone ? NULL : group->summed));
     job->loss = hth_group_loss(group->exchange, group->round.step, &job->step_ms);
     return HTH_OK;
 }

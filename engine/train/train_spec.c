@@ -244,6 +244,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
                              .profile = json_object_get(args, "profile"),
                              .write_profile = json_is_true(json_object_get(args, "write-profile")),
                              .budget = hth_spec_text(args, "budget"),
+                             .sync_bn = json_is_true(json_object_get(args, "sync-bn")),
                              .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (spec->model == NULL) {
         return hth_fail(HTH_EINVAL, "the argument 'model' is missing");

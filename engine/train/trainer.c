@@ -195,6 +195,7 @@ hth_err hth_trainer_part(hth_trainer *trainer, hth_trainer_phase *phase, int64_t
                          float *loss)
 {
     HTH_TRY(hth_trainer_enter(trainer, phase));
+    hth_trainer_bind(trainer, phase);
     hth_tensor *to = &phase->in[phase->graph.target];
     for (int i = 0; i < phase->graph.n_data; i++) {
         phase->in[i].data = (char *)inputs[i].data + (size_t)part * phase->in[i].bytes;
@@ -314,6 +315,7 @@ hth_train_options hth_trainer_options(const hth_trainer *trainer)
     hth_train_options o = trainer->spec->options;
     o.weights = trainer->weights;
     o.n_weights = trainer->n_weights;
+    o.sync_bn = trainer->group && trainer->spec->sync_bn;
     return o;
 }
 
@@ -481,6 +483,7 @@ void hth_trainer_close(hth_trainer *trainer)
     hth_trainer_share(trainer);
     hth_free(trainer->retained);
     hth_free(trainer->statistics);
+    hth_free(trainer->elsewhere);
     hth_free(trainer->weights);
     hth_profile_close(trainer->profile);
     hth_graph_free(trainer->model);

@@ -84,6 +84,10 @@ struct hth_trainer {
     hth_trainer_kept kept;
     uint64_t prepared; // counts the times that a shape was made current
     float *statistics; // of a group's member: running ones, as they were before the pass
+    uint64_t aside_ns; // .. of run_ns: what its caller did in the middle of the pass
+    // .. per slot: where a pass writes gradients, or an update reads their sums, in place of the
+    // slot's own memory; NULL: there
+    float **elsewhere;
 };
 
 static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *trainer)
@@ -167,32 +171,48 @@ hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs);
 // statistics.
 typedef struct hth_trainer_sums {
     int n;
-    int *slot;
+    int *slot, *tensor; // tensor: of the pass's plan
     size_t *floats;
     bool *statistic;
-    const float **content; // as the last pass left it, until the next one or an update
+    int n_shares;   // sums in a pass (hth_train_shard_sums), and last that of weights; 0: none
+    size_t *shares; // .. numbers in each
+    float **place;  // the caller's: where the next pass writes gradients, if it can; or NULL
+    bool *ready;    // .. the k-th was reported
 } hth_trainer_sums;
 
+// What a pass reports while it goes on, on the thread that computes it.
+typedef struct hth_trainer_watch {
+    // ready: the k-th is complete, at `content` until the call returns; at place[k] for longer.
+    void (*ready)(void *ctx, int k, const float *content);
+    void (*between)(void *ctx); // between two operators, and now and then within long ones
+    // sum puts in the place of the values of sums->shares[share] their sums over all shards.
+    hth_err (*sum)(void *ctx, int share, double *values);
+    void *ctx;
+} hth_trainer_watch;
+
+// hth_trainer_bind has a phase that was entered write gradients, or read sums, elsewhere.
+void hth_trainer_bind(const hth_trainer *trainer, hth_trainer_phase *phase);
 // hth_trainer_sums_open lists them; closed also on error.
 hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums);
 void hth_trainer_sums_close(hth_trainer_sums *sums);
 
-// hth_trainer_pass computes the loss and the mean gradients of the current shape's samples, and
-// what they weigh. member: others draw other random numbers.
+// hth_trainer_weight is what a shard of the current shape weighs in the loss; never 0 with sync_bn.
+double hth_trainer_weight(const hth_trainer *trainer, const hth_tensor *inputs,
+                          const hth_tensor *target);
+// hth_trainer_pass computes the loss and the mean gradients of the current shape's samples, and has
+// reported all of them when it returns. member: others draw other random numbers. watch NULL:
+// nothing is reported, and all stays in the slots.
 hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
-                         const hth_tensor *target, float *loss, double *weight);
+                         const hth_tensor *target, hth_trainer_sums *sums,
+                         const hth_trainer_watch *watch, float *loss);
 // hth_trainer_pass_none is that of a member without samples: it only makes the update.
 // hth_trainer_pass_us is what the last one took.
 void hth_trainer_pass_none(hth_trainer *trainer);
 double hth_trainer_pass_us(const hth_trainer *trainer);
-// hth_trainer_view points sums->content at what is to be summed.
-hth_err hth_trainer_view(hth_trainer *trainer, hth_trainer_sums *sums);
-// hth_trainer_sum sets what the k-th is summed to; hth_trainer_update then makes the step. It reads
-// no samples, but a device may be given them.
-hth_err hth_trainer_sum(hth_trainer *trainer, const hth_trainer_sums *sums, int k,
-                        const float *content);
-hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs,
-                           const hth_tensor *target);
+// hth_trainer_update makes the step, with summed[k] in the place of the k-th (NULL: with what the
+// pass left in the slots). It reads no samples, but a device may be given them.
+hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
+                           const hth_trainer_sums *sums, const float *const *summed);
 // hth_trainer_undo makes as if there had been no pass.
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);
 

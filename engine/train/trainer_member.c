@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define MEMBER_WEIGHTS 2 // numbers that members sum before a pass with sync_bn
+
 static const hth_train_graph *member_graph(const hth_trainer *trainer)
 {
     return &hth_trainer_current(trainer)->add.graph;
@@ -23,15 +25,30 @@ static bool member_statistic(const hth_trainer *trainer, int slot)
     return member_graph(trainer)->slots[slot].kind == HTH_SLOT_STAT;
 }
 
+static hth_err member_shares(const hth_trainer *trainer, hth_trainer_sums *sums)
+{
+    HTH_TRY(hth_train_shard_sums(member_graph(trainer), &sums->shares, &sums->n_shares));
+    if (sums->n_shares > 0) {
+        sums->shares[sums->n_shares++] = MEMBER_WEIGHTS; // there is room for one more
+    }
+    return HTH_OK;
+}
+
 hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums)
 {
     size_t all = (size_t)trainer->slots.n + 1, statistics = 0;
     *sums = (hth_trainer_sums){.slot = hth_calloc(all, sizeof *sums->slot),
+                               .tensor = hth_calloc(all, sizeof *sums->tensor),
                                .floats = hth_calloc(all, sizeof *sums->floats),
                                .statistic = hth_calloc(all, sizeof *sums->statistic),
-                               .content = hth_calloc(all, sizeof *sums->content)};
-    if (sums->slot == NULL || sums->floats == NULL || sums->statistic == NULL ||
-        sums->content == NULL) {
+                               .place = hth_calloc(all, sizeof *sums->place),
+                               .ready = hth_calloc(all, sizeof *sums->ready)};
+    HTH_TRY(member_shares(trainer, sums));
+    hth_free(trainer->elsewhere);
+    trainer->elsewhere = hth_calloc(all, sizeof *trainer->elsewhere);
+    if (sums->slot == NULL || sums->tensor == NULL || sums->floats == NULL ||
+        sums->statistic == NULL || sums->place == NULL || sums->ready == NULL ||
+        trainer->elsewhere == NULL) {
         return hth_no_memory("a training job");
     }
     for (int i = 0; i < trainer->slots.n; i++) {
@@ -51,9 +68,12 @@ hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums)
 void hth_trainer_sums_close(hth_trainer_sums *sums)
 {
     hth_free(sums->slot);
+    hth_free(sums->tensor);
     hth_free(sums->floats);
     hth_free(sums->statistic);
-    hth_free(sums->content);
+    hth_free(sums->shares);
+    hth_free(sums->place);
+    hth_free(sums->ready);
     *sums = (hth_trainer_sums){.n = 0};
 }
 
@@ -87,55 +107,219 @@ static hth_err member_keep(hth_trainer *trainer)
 }
 
 // Labels of which none counts have no mean, and weigh nothing.
-hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
-                         const hth_tensor *target, float *loss, double *weight)
+static double member_weight(const hth_trainer *trainer, const hth_tensor *inputs,
+                            const hth_tensor *target)
 {
-    hth_trainer_shape *s = hth_trainer_current(trainer);
     bool labels = trainer->spec->options.loss == HTH_LOSS_SOFTMAX_XENT;
-    *weight = labels ? hth_trainer_norm(trainer, target) : (double)inputs[0].shape.dim[0];
-    hth_trainer_hyper(trainer, 1, *weight > 0 ? *weight : 1);
-    trainer->stall_ns = trainer->run_ns = 0;
-    HTH_TRY(hth_trainer_enter(trainer, &s->add));
-    HTH_TRY(member_keep(trainer));
+    return labels ? hth_trainer_norm(trainer, target) : (double)inputs[0].shape.dim[0];
+}
+
+// With sync_bn other shards' losses depend on samples of such labels, too: their gradients have to
+// weigh something, whatever it is.
+double hth_trainer_weight(const hth_trainer *trainer, const hth_tensor *inputs,
+                          const hth_tensor *target)
+{
+    double weight = member_weight(trainer, inputs, target);
+    return weight > 0 || !trainer->spec->sync_bn ? weight : 1;
+}
+
+// Memory of the host's takes a slot's place where kernels reach it, and where the slot has one for
+// the whole run. What is zero before a pass stays so then.
+static bool member_replaces(const hth_trainer *trainer, int slot)
+{
+    const hth_device_props *props = &trainer->ms->site->device->props;
+    return props->host_visible && props->inline_compute && trainer->slots.resident[slot] != NULL &&
+           !member_statistic(trainer, slot);
+}
+
+void hth_trainer_bind(const hth_trainer *trainer, hth_trainer_phase *phase)
+{
+    bool update = phase == &hth_trainer_current(trainer)->apply;
+    for (int i = 0; trainer->elsewhere != NULL && i < trainer->slots.n; i++) {
+        const hth_train_slot *slot = &phase->graph.slots[i];
+        if (trainer->elsewhere[i] != NULL) {
+            hth_tensor *t = update ? &phase->in[slot->input] : &phase->out[slot->output];
+            t->data = trainer->elsewhere[i];
+        }
+    }
+}
+
+static void member_bound(hth_trainer *trainer)
+{
+    memset(trainer->elsewhere, 0, (size_t)trainer->slots.n * sizeof *trainer->elsewhere);
+}
+
+typedef struct member_watch {
+    const hth_trainer_watch *watch;
+    hth_trainer_sums *sums;
+    hth_kernel_group group;
+    uint64_t took_ns; // that the caller's functions took
+} member_watch;
+
+static void member_written(void *ctx, int k, const void *content)
+{
+    member_watch *w = ctx;
+    uint64_t from_ns = hth_now_ns();
+    w->sums->ready[k] = true;
+    w->watch->ready(w->watch->ctx, k, content);
+    w->took_ns += hth_now_ns() - from_ns;
+}
+
+static void member_between(void *ctx)
+{
+    member_watch *w = ctx;
+    uint64_t from_ns = hth_now_ns();
+    w->watch->between(w->watch->ctx);
+    w->took_ns += hth_now_ns() - from_ns;
+}
+
+static hth_err member_sum(void *ctx, int share, double *values, size_t n)
+{
+    member_watch *w = ctx;
+    uint64_t from_ns = hth_now_ns();
+    hth_err err = w->watch->sum(w->watch->ctx, share, values);
+    w->took_ns += hth_now_ns() - from_ns;
+    return err;
+}
+
+// What the loss of a shard is divided by. With sync_bn kernels weigh its gradients among those of
+// all shards; where some weigh more than their labels do, the sum of all is to be divided by what
+// the labels weigh all the same.
+static hth_err member_norm(double labels, double weight, member_watch *listener, double *norm)
+{
+    double all[MEMBER_WEIGHTS] = {labels, weight};
+    *norm = weight > 0 ? weight : 1;
+    if (listener->watch == NULL || listener->sums->n_shares == 0) {
+        return HTH_OK;
+    }
+    HTH_TRY(member_sum(listener, listener->sums->n_shares - 1, all, MEMBER_WEIGHTS));
+    listener->group =
+        (hth_kernel_group){.sum = member_sum, .ctx = listener, .weight = weight / all[1]};
+    *norm = all[0] > 0 && all[0] < all[1] ? all[0] / all[1] * weight : *norm;
+    return HTH_OK;
+}
+
+// Has the pass write where the caller wants it, and report what it writes.
+static hth_err member_listen(hth_trainer *trainer, hth_program *program, hth_trainer_sums *sums,
+                             member_watch *listener)
+{
+    const hth_graph *g = program->graph;
+    for (int k = 0; k < sums->n; k++) {
+        const hth_train_slot *slot = &member_graph(trainer)->slots[sums->slot[k]];
+        bool elsewhere = member_replaces(trainer, sums->slot[k]);
+        sums->tensor[k] = program->value_tensor[g->outputs[slot->output]];
+        sums->ready[k] = false;
+        trainer->elsewhere[sums->slot[k]] = elsewhere ? sums->place[k] : NULL;
+    }
+    if (!trainer->ms->site->device->props.inline_compute) {
+        return HTH_OK; // all is read when the pass has ended
+    }
+    hth_run_group(program->run, sums->n_shares > 0 ? &listener->group : NULL);
+    hth_run_between(program->run, member_between, listener);
+    return hth_run_watch(program->run, sums->tensor, sums->n, member_written, listener);
+}
+
+// Reports what was not in the middle of the pass: of a device that does not, and what no operator
+// wrote.
+static hth_err member_rest(hth_trainer *trainer, hth_trainer_sums *sums,
+                           const hth_trainer_watch *watch)
+{
+    const void **view;
+    int left = 0;
+    for (int k = 0; k < sums->n; k++) {
+        left += !sums->ready[k];
+    }
+    if (left == 0) {
+        return HTH_OK;
+    }
+    HTH_TRY(member_contents(trainer, &view));
+    for (int k = 0; k < sums->n; k++) {
+        int slot = sums->slot[k];
+        const void *own = trainer->elsewhere[slot];
+        if (!sums->ready[k]) {
+            watch->ready(watch->ctx, k, own != NULL ? own : view[slot]);
+        }
+    }
+    hth_free((void *)view);
+    hth_trainer_slots_unview(&trainer->slots);
+    return HTH_OK;
+}
+
+static hth_err member_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
+                           const hth_tensor *target, member_watch *listener, float *loss)
+{
+    hth_trainer_phase *add = &hth_trainer_current(trainer)->add;
+    double norm, labels = member_weight(trainer, inputs, target);
+    double weight = hth_trainer_weight(trainer, inputs, target);
+    HTH_TRY(member_norm(labels, weight, listener, &norm));
+    listener->took_ns = 0; // of the run that follows
+    hth_trainer_hyper(trainer, 1, norm);
     trainer->measured = hth_timeline_begin(trainer->timeline, hth_now_ns());
-    return hth_trainer_part(trainer, &s->add, 0, (uint64_t)member, inputs, target, loss);
+    if (listener->watch != NULL) {
+        HTH_TRY(member_listen(trainer, add->program, listener->sums, listener));
+    }
+    HTH_TRY(hth_trainer_part(trainer, add, 0, (uint64_t)member, inputs, target, loss));
+    trainer->aside_ns = listener->took_ns;
+    return listener->watch != NULL ? member_rest(trainer, listener->sums, listener->watch) : HTH_OK;
+}
+
+hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inputs,
+                         const hth_tensor *target, hth_trainer_sums *sums,
+                         const hth_trainer_watch *watch, float *loss)
+{
+    hth_trainer_phase *add = &hth_trainer_current(trainer)->add;
+    member_watch listener = {.watch = watch, .sums = sums};
+    trainer->stall_ns = trainer->run_ns = trainer->aside_ns = 0;
+    HTH_TRY(hth_trainer_enter(trainer, add));
+    HTH_TRY(member_keep(trainer));
+    hth_err err = member_pass(trainer, member, inputs, target, &listener, loss);
+    hth_run_group(add->program->run, NULL);
+    hth_run_between(add->program->run, NULL, NULL);
+    (void)hth_run_watch(add->program->run, NULL, 0, NULL, NULL);
+    member_bound(trainer);
+    return err;
 }
 
 void hth_trainer_pass_none(hth_trainer *trainer)
 {
     hth_trainer_hyper(trainer, 1, 1);
-    trainer->stall_ns = trainer->run_ns = 0;
+    trainer->stall_ns = trainer->run_ns = trainer->aside_ns = 0;
     trainer->measured = false;
 }
 
 double hth_trainer_pass_us(const hth_trainer *trainer)
 {
-    return (double)trainer->run_ns / 1e3;
+    return (double)(trainer->run_ns - trainer->aside_ns) / 1e3;
 }
 
-hth_err hth_trainer_view(hth_trainer *trainer, hth_trainer_sums *sums)
+// The sums are read where they are, or take the places of what the pass left.
+static hth_err member_take(hth_trainer *trainer, hth_trainer_phase *phase,
+                           const hth_trainer_sums *sums, const float *const *summed)
 {
-    const void **view;
-    HTH_TRY(member_contents(trainer, &view));
+    HTH_TRY(hth_trainer_enter(trainer, phase));
     for (int k = 0; k < sums->n; k++) {
-        sums->content[k] = view[sums->slot[k]];
+        int slot = sums->slot[k];
+        if (member_replaces(trainer, slot)) {
+            trainer->elsewhere[slot] = (float *)summed[k];
+        } else {
+            HTH_TRY(hth_trainer_slots_set(&trainer->slots, slot, summed[k]));
+        }
     }
-    hth_free((void *)view);
     return HTH_OK;
 }
 
-hth_err hth_trainer_sum(hth_trainer *trainer, const hth_trainer_sums *sums, int k,
-                        const float *content)
-{
-    return hth_trainer_slots_set(&trainer->slots, sums->slot[k], content);
-}
-
-hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target)
+hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
+                           const hth_trainer_sums *sums, const float *const *summed)
 {
     hth_trainer_phase *phase = &hth_trainer_current(trainer)->apply;
     float none;
     hth_trainer_slots_unview(&trainer->slots);
-    HTH_TRY(hth_trainer_part(trainer, phase, 0, 0, inputs, target, &none));
+    hth_err err = summed != NULL ? member_take(trainer, phase, sums, summed) : HTH_OK;
+    if (err == HTH_OK) {
+        err = hth_trainer_part(trainer, phase, 0, 0, inputs, target, &none);
+    }
+    member_bound(trainer);
+    HTH_TRY(err);
     trainer->counter++;
     if (trainer->measured) {
         hth_timeline_end(trainer->timeline, trainer->counter, hth_now_ns());

@@ -38,6 +38,10 @@ void hth_grad_batch_norm(hth_grad *grad, const hth_node *node)
         hth_grad_float(grad, "low", node->post[0].alpha);
         hth_grad_float(grad, "high", node->post[0].beta);
     }
+    int64_t share = hth_node_int(node, "share", -1);
+    if (share >= 0) {
+        hth_grad_int(grad, "share", share + 1);
+    }
     end_three(grad, node);
 }
 

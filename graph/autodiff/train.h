@@ -62,6 +62,7 @@ typedef struct hth_train_options {
     const char *const *freeze; // patterns (fnmatch) of parameters that stay as they are
     int n_freeze;
     bool keep_outputs; // the model's outputs are outputs of the step, too
+    bool sync_bn; // the batch is a shard: batch norm sums over all shards (hth_train_shard_sums)
     hth_precision precision;
     hth_train_scale scale; // for inputs that are uint8 where the model reads float32
 } hth_train_options;
@@ -125,6 +126,11 @@ hth_err hth_train_changes(const hth_graph *model, const hth_train_options *optio
 // hth_train_class_axis finds out which axis of the logits has the classes, if labels are of shape
 // `labels`: 1 or -1. HTH_EINVAL: they fit both, or the output has no classes.
 hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *labels, int *axis);
+
+// hth_train_shard_sums lists how many numbers each sum over the shards of a batch has that kernels
+// of the step ask for (hth_kernel_group): list[i], of the node with `share` i. The caller frees
+// *list. Without sync_bn there are none.
+hth_err hth_train_shard_sums(const hth_train_graph *step, size_t **list, int *n);
 
 // hth_train_off makes a model graph that was exported for training one for inference, in place:
 // batch norm uses the running statistics, dropout passes everything. For evaluating and serving

@@ -22,6 +22,7 @@ typedef struct train_build {
     int n_slots, cap_slots;
     int n_data, n_outputs;         // of the model
     int step, hyper, target, loss; // value indices
+    int n_norms;                   // batch norms
     int *gradients;                // of parameters, when they are clipped: all wait for their norm
     hth_uses uses;                 // of the model's values, in train_prepare
 } train_build;

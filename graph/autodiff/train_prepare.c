@@ -131,6 +131,9 @@ static hth_err train_batch_norm(train_build *build, int i)
     n->n_outputs = 5;
     n->op = HTH_OP_BATCH_NORM_TRAIN;
     hth_node_drop_attr(n, "training_mode");
+    if (build->o->sync_bn) {
+        HTH_TRY(hth_node_set_int(n, "share", 2 * build->n_norms++)); // its gradient has the next
+    }
     HTH_TRY(take_statistic(build, i, 3));
     return take_statistic(build, i, 4);
 }

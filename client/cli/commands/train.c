@@ -74,6 +74,8 @@ static const hth_option train_options[] = {
      "of several devices all make each update, or the first one, which the others copy (all)"},
     {"shards", HTH_OPTION_PATH, "FILE",
      "repeat the shards of an earlier job on these devices (\"shards\" of its summary)"},
+    {"sync-bn", HTH_OPTION_FLAG, NULL,
+     "on several CPU devices, batch norm with the statistics of the whole batch"},
     {"data", HTH_OPTION_DATA, "FILE|NAME",
      "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
      "images"},
