@@ -28,7 +28,7 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
-            engine $(addprefix engine/,local serve train train/kmeans train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
+            engine $(addprefix engine/,local serve train train/data train/kmeans train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu $(addprefix kernels/cpu/,kmeans winograd train)
 
@@ -46,7 +46,7 @@ OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all help docs demo install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(DNNL) ## what is installed, in build/ (B=); plain make does this
-include mk/deps.mk mk/cuda.mk mk/test.mk mk/bench.mk mk/bundle.mk
+include mk/deps.mk mk/cuda.mk mk/mpi.mk mk/test.mk mk/bench.mk mk/bundle.mk
 MK       := $(MAKEFILE_LIST)
 
 help: ## this list
@@ -141,7 +141,7 @@ ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
 INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(PREFIX)/include/hearth.h \
             $(PREFIX)/lib/sysusers.d/hearth.conf \
-            $(patsubst %,$(LIBDIR)/libhearth%,.so.0 .so _dnnl.so _cuda.so) $(LIBDIR)/pkgconfig/hearth.pc \
+            $(patsubst %,$(LIBDIR)/libhearth%,.so.0 .so _dnnl.so _cuda.so _mpi.so) $(LIBDIR)/pkgconfig/hearth.pc \
             $(UNITDIR)/hearthd.service $(DOCDIR)/openapi.json $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
             $(patsubst zsh/%,$(ZSHDIR)/%,$(SHELLS:bash/%=$(BASHDIR)/%))
 fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
@@ -153,6 +153,7 @@ install: all docs ## installs; PREFIX=/usr/local, DESTDIR= to stage
 	install -D -m 755 $(DNNL) $(DESTDIR)$(LIBDIR)/libhearth_dnnl.so
 	ln -sf libhearth.so.0 $(DESTDIR)$(LIBDIR)/libhearth.so
 	$(if $(PLUGIN),install -D -m 755 $(PLUGIN) $(DESTDIR)$(LIBDIR)/libhearth_cuda.so)
+	$(if $(MPI),install -D -m 755 $(MPI) $(DESTDIR)$(LIBDIR)/libhearth_mpi.so)
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
 	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc

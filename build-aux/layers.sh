@@ -58,8 +58,9 @@ room runtime/content $below_runtime runtime runtime/tenants client/content/objec
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
 room engine/local $below_engine engine engine/serve engine/train engine/train/queue engine/query
 room engine/serve $below_engine
-room engine/train $below_engine engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
-room engine/train/kmeans $below_engine engine/train engine/serve/version_swap.h group
+room engine/train/data $below_engine engine/train client/safetensors.h runtime/content/dataset_index.h
+room engine/train $below_engine engine/train/data engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
+room engine/train/kmeans $below_engine engine/train engine/train/data engine/serve/version_swap.h group
 room engine/train/queue $below_engine engine/train engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair group/watch.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
@@ -68,7 +69,8 @@ room client $base client/content client/data/data.h client/jobs/job_document.h
 room client/jobs $base client
 room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
-room client/cli $base client client/content client/data/data.h
+room client/cli/mpi client/hearth.h
+room client/cli $base client client/cli/mpi client/content client/data/data.h
 room client/cli/commands $base client client/content client/data/data.h client/cli fair
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
@@ -88,6 +90,7 @@ only 'oneapi/|dnnl' 'kernels/cpu/|kernels/dnnl/'
 only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'
 only 'nng/' 'client/|server/|tests/bench/'
+only 'mpi\.h' 'client/cli/mpi/'
 only 'png\.h' 'client/data/png\.c'
 only 'jpeglib|jerror' 'client/data/jpeg\.c'
 only 'event2?/|event2' 'client/|server/'

@@ -283,6 +283,10 @@ struct hearth_job_info {
     double top5, perplexity; // on the held-out samples; NAN: there is none
 };
 
+// A job may be one rank of several that train one model together, each with a server of its own
+// (or a device): the exchange by which its caller sums what crosses (hearth_exchange_open).
+typedef struct hearth_exchange hearth_exchange;
+
 // What a job does. Its losses depend on these options only, and not on budget or policy.
 typedef struct hearth_train_options {
     size_t size;           // see hearth_load_options
@@ -315,6 +319,8 @@ typedef struct hearth_train_options {
     const char *keep;     // the parameters to publish: "last" (NULL), "best" by held-out loss,
                           // "best:accuracy"
     uint32_t patience; // ends the job after this many epochs without a better evaluation; 0: never
+    hearth_exchange *exchange; // the job is this rank; NULL: it is alone. Of rank 1 and those after
+                               // it out->id is 0: the job that counts is that of rank 0
 } hearth_train_options;
 
 // hearth_train_submit starts a job that trains `model` ("name" or "name:version") on `data`: a
@@ -394,6 +400,56 @@ typedef struct hearth_train_result {
 // HEARTH_EBUSY: it has not ended; HEARTH_ECANCELED: it was canceled, or is stopped with a
 // checkpoint; HEARTH_EIO: it has failed, and hearth_error() says why.
 HEARTH_API hearth_status hearth_job_result(hearth *h, hearth_job job, hearth_train_result **out);
+// ---- a job as one rank of several
+
+// Each of `ranks` processes opens an exchange, submits the same job with it (options->exchange; the
+// same model, data and options, each to its own server), and then does what hearth_exchange_next
+// asks, until that says that the job has ended:
+//
+//     while ((s = hearth_exchange_next(x, 0, &part)) == HEARTH_OK) {
+//         MPI_Allreduce(MPI_IN_PLACE, part.data, part.count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+//         hearth_exchange_done(x, &part);
+//     }
+//
+// `hearth train --group mpi` is such a program. A batch is divided among the ranks by the speed of
+// their devices; all make the same update. Parts come in the same order on all ranks, and may be
+// under way together: those of a later one need not wait for the answer of an earlier one.
+typedef enum hearth_exchange_kind {
+    HEARTH_EXCHANGE_SUM_F32 = 2,  // `count` floats become their sums over all ranks, in place
+    HEARTH_EXCHANGE_SUM_F64 = 3,  // .. doubles
+    HEARTH_EXCHANGE_BROADCAST = 4 // `count` bytes become what they are on rank `root`
+} hearth_exchange_kind;
+
+typedef struct hearth_exchange_part {
+    hearth_exchange_kind kind;
+    int root;
+    void *data; // the job's memory, there until the exchange is closed
+    uint64_t count, id;
+} hearth_exchange_part;
+
+// hearth_exchange_open makes the exchange of rank `rank` of `ranks`. HEARTH_EINVAL: no such rank,
+// or more than 16 of them. One thread at a time. The job's server has to be on this machine
+// (ipc://), or in this process.
+HEARTH_API hearth_status hearth_exchange_open(int rank, int ranks, hearth_exchange **out);
+// hearth_exchange_argument is the argument "exchange" of the question "train", for who asks it by
+// hearth_query: there until the exchange is closed.
+HEARTH_API const char *hearth_exchange_argument(const hearth_exchange *exchange);
+// hearth_exchange_next waits for what is to be summed next, after the job was submitted.
+// timeout_ms 0: for as long as it takes; else HEARTH_ETIMEDOUT. HEARTH_ENOENT: the job has ended on
+// all ranks; HEARTH_ECANCELED: on this one, before the others': they wait for a sum that never
+// comes, and are to be ended.
+HEARTH_API hearth_status hearth_exchange_next(hearth_exchange *exchange, uint64_t timeout_ms,
+                                              hearth_exchange_part *part);
+// hearth_exchange_done says that a part's sum is there. HEARTH_EBUSY: the job does not read.
+HEARTH_API hearth_status hearth_exchange_done(hearth_exchange *exchange,
+                                              const hearth_exchange_part *part);
+// hearth_exchange_fail ends the job, with a checkpoint on rank 0: another rank was lost.
+HEARTH_API void hearth_exchange_fail(hearth_exchange *exchange, const char *why);
+// hearth_exchange_fd becomes readable when hearth_exchange_next has something to say.
+HEARTH_API int hearth_exchange_fd(const hearth_exchange *exchange);
+// hearth_exchange_close ends a job that still needs it like hearth_exchange_fail. NULL is allowed.
+HEARTH_API void hearth_exchange_close(hearth_exchange *exchange);
+
 // hearth_job_state_name returns the word for a state ("running"); never NULL.
 HEARTH_API const char *hearth_job_state_name(hearth_job_state state);
 

@@ -32,8 +32,9 @@ hth_err hth_passed_export(hearth *handle, Hearth__Export *body, const char *path
 // server that is elsewhere is sent them by content: as datasets that end
 // with the job, or (the question "dataset_put") as the one that is named, whose answer *answer
 // gets; else that is NULL. `what`: the question. *changed gets the arguments, hth_alloc'd, and
-// handles[0 .. *n) what was passed; NULL: they stay as they are.
-#define HTH_PASSED_FILES 2
+// handles[0 .. *n) what was passed; NULL: they stay as they are. The socket that "exchange" names
+// by its number here (runtime/arguments.h) is passed, too.
+#define HTH_PASSED_FILES 3
 hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
                          const hth_watch *watch, char **changed, uint64_t handles[HTH_PASSED_FILES],
                          size_t *count, char **answer);

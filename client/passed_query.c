@@ -162,6 +162,27 @@ done:
     return err;
 }
 
+// query_exchange passes the socket of a job that is one rank of several.
+static hth_err query_exchange(passed_query *query)
+{
+    json_t *exchange = json_object_get(query->args, "exchange");
+    const json_t *fd = json_object_get(exchange, "fd");
+    if (!json_is_integer(fd) || !query->local) {
+        return HTH_OK; // an engine in this process has it already
+    }
+    if (query->n == HTH_PASSED_FILES) {
+        return hth_fail(HTH_EINVAL, "more than %d files for one job", HTH_PASSED_FILES);
+    }
+    HTH_TRY(hth_descriptor_pass(query->h, (int)json_integer_value(fd), &query->handles[query->n]));
+    json_t *passed =
+        json_pack("{s:O, s:O, s:i}", "rank", json_object_get(exchange, "rank"), "ranks",
+                  json_object_get(exchange, "ranks"), "descriptor", (int)query->n);
+    query->n++;
+    return passed != NULL && json_object_set_new(query->args, "exchange", passed) == 0
+               ? HTH_OK
+               : hth_no_memory("a request");
+}
+
 // query_sent says what became of a dataset that was sent: the answer, or the argument's new value.
 static hth_err query_sent(passed_query *query, const char *key, const char *name,
                           const hth_content_dataset_result *result)
@@ -230,6 +251,11 @@ static hth_err query_files(passed_query *query, const json_t *args)
 {
     uint64_t uid = 0;
     HTH_TRY(query_options(query, args));
+    if (!query->here && json_object_get(args, "exchange") != NULL) {
+        return hth_fail(HTH_ENOTSUP,
+                        "a rank of several needs a server on this machine (ipc://), or "
+                        "an engine in this process");
+    }
     for (int i = 0; i < PASSED_KEYS && !query->here; i++) {
         HTH_TRY(query_send(query, passed_keys[i]));
     }
@@ -237,13 +263,16 @@ static hth_err query_files(passed_query *query, const json_t *args)
         return HTH_OK;
     }
     if (query->local && hth_descriptor_server(query->h, &uid) != HTH_OK) {
-        return HTH_OK; // it takes none: the paths go
+        return json_object_get(query->args, "exchange") == NULL
+                   ? HTH_OK // it takes none: the paths go
+                   : hth_fail(HTH_ENOTSUP,
+                              "this server takes no descriptors, and a rank needs one");
     }
     query->again = geteuid() == 0 || geteuid() == uid;
     for (int i = 0; i < PASSED_KEYS; i++) {
         HTH_TRY(query_pass(query, passed_keys[i]));
     }
-    return HTH_OK;
+    return query_exchange(query);
 }
 
 hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments,
@@ -262,6 +291,7 @@ hth_err hth_passed_query(hearth *handle, const char *what, const char *arguments
     for (int i = 0; i < PASSED_KEYS; i++) {
         any = any || json_is_string(json_object_get(args, passed_keys[i]));
     }
+    any = any || json_is_object(json_object_get(args, "exchange"));
     q.args = any ? json_copy(args) : NULL;
     if (any) {
         err = q.args != NULL ? query_files(&q, args) : hth_no_memory("a request");

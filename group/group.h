@@ -61,6 +61,11 @@ void hth_group_gone(int fd, int member);
 // hth_group_leave comes from this thread, and calls for *out from one thread at a time; but for
 // hth_group_seats, which may come at any time.
 hth_err hth_group_join(int fd, const hth_group_spec *spec, hth_group **out);
+// hth_group_join_ranks is the same where members are jobs of other servers, ranks 0 to ranks - 1:
+// their clients sum, and the one that holds the other end of `link` (base/ipc/sum_link.h) for this
+// one. `link` is the group's from then on; on an error it stays the caller's. Whether the ranks
+// agree is known when all are there, by hth_group_begin. HTH_ECANCELED: the client has gone.
+hth_err hth_group_join_ranks(int link, int ranks, const hth_group_spec *spec, hth_group **out);
 void hth_group_leave(hth_group *group); // NULL is allowed
 
 typedef enum hth_group_turn {

@@ -2,7 +2,7 @@
 // group/group_impl.h - what a group's calls do, by how its members exchange (group_ops.c). The
 // region, and a member's view of it: group.c (who is there), group_round.c (rounds), group_sum.c
 // (what is summed), group_share.c (small sums in the middle of a pass), group_notes.c (what leads
-// leave), group_watch.c (the view from outside).
+// leave), group_watch.c (the view from outside). Ranks: ranks.c.
 #ifndef HTH_GROUP_GROUP_IMPL_H
 #define HTH_GROUP_GROUP_IMPL_H
 
@@ -88,6 +88,7 @@ typedef struct group_ops {
 } group_ops;
 
 extern const group_ops group_region_ops; // group.c
+extern const group_ops group_ranks_ops;  // ranks.c
 
 struct hth_group {
     const group_ops *ops;

@@ -2,6 +2,7 @@
 #include "runtime/arguments.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 static bool is_texts(const json_t *json)
 {
@@ -92,5 +93,34 @@ hth_err hth_arguments_check(hth_command_id command, const json_t *args)
             return hth_fail(HTH_EINVAL, "the argument '%s' is missing", name);
         }
     }
+    return HTH_OK;
+}
+
+// ---- a rank
+
+// rank_number reads a number of the object, at least `least`; -1: it is not there, or no such one.
+static int rank_number(const json_t *object, const char *key, int least)
+{
+    const json_t *v = json_object_get(object, key);
+    json_int_t n = json_integer_value(v);
+    return json_is_integer(v) && n >= least && n <= INT32_MAX ? (int)n : -1;
+}
+
+hth_err hth_rank_read(const json_t *args, hth_rank *out)
+{
+    const json_t *v = json_object_get(args, HTH_RANK_KEY);
+    *out = (hth_rank){.descriptor = -1, .fd = -1};
+    if (v == NULL || json_is_null(v)) {
+        return HTH_OK;
+    }
+    int rank = rank_number(v, "rank", 0), ranks = rank_number(v, "ranks", 1);
+    out->descriptor = rank_number(v, "descriptor", 0);
+    out->fd = rank_number(v, "fd", 0);
+    if (rank < 0 || ranks < 0 || rank >= ranks || (out->descriptor < 0) == (out->fd < 0)) {
+        return hth_fail(HTH_EINVAL, "'" HTH_RANK_KEY "' must be {\"rank\": R, \"ranks\": N, "
+                                    "\"descriptor\": D}, R less than N");
+    }
+    out->rank = rank;
+    out->ranks = ranks;
     return HTH_OK;
 }

@@ -88,12 +88,45 @@ static void test_which_job(void **state)
     assert_ok(check("train", "{\"model\":\"m\"}"));
 }
 
+static void test_a_rank(void **state)
+{
+    static const char *const bad[] = {
+        "7",
+        "{}",
+        "{\"rank\":0,\"ranks\":2}",
+        "{\"rank\":2,\"ranks\":2,\"descriptor\":0}",
+        "{\"rank\":-1,\"ranks\":2,\"descriptor\":0}",
+        "{\"rank\":0,\"ranks\":0,\"descriptor\":0}",
+        "{\"rank\":0,\"ranks\":2,\"descriptor\":-1}",
+        "{\"rank\":0,\"ranks\":2,\"descriptor\":0,\"fd\":3}",
+        "{\"rank\":0.5,\"ranks\":2,\"fd\":3}",
+        "{\"rank\":0,\"ranks\":99999999999,\"fd\":3}",
+    };
+    hth_rank rank;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *args = json_pack("{s:o}", HTH_RANK_KEY, json_loads(bad[i], JSON_DECODE_ANY, NULL));
+        assert_err(hth_rank_read(args, &rank), HTH_EINVAL, "'exchange' must be {");
+        json_decref(args);
+    }
+    json_t *args = json_loads("{\"exchange\":{\"rank\":1,\"ranks\":3,\"descriptor\":2}}", 0, NULL);
+    assert_ok(hth_rank_read(args, &rank));
+    assert_int_equal(rank.rank, 1);
+    assert_int_equal(rank.ranks, 3);
+    assert_int_equal(rank.descriptor, 2);
+    assert_int_equal(rank.fd, -1);
+    json_object_set_new(args, HTH_RANK_KEY, json_null());
+    assert_ok(hth_rank_read(args, &rank));
+    assert_int_equal(rank.ranks, 0);
+    json_decref(args);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_not_an_object), cmocka_unit_test(test_types),
         cmocka_unit_test(test_not_taken),     cmocka_unit_test(test_which_model),
-        cmocka_unit_test(test_which_job),
+        cmocka_unit_test(test_which_job),     cmocka_unit_test(test_a_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,7 @@ typedef enum hth_argument_type {
     X(EPOCHS,           "epochs",           HTH_ARGUMENT_ANY)                                      \
     X(EPS,              "eps",              HTH_ARGUMENT_ANY)                                      \
     X(EVAL,             "eval",             HTH_ARGUMENT_ANY)                                      \
+    X(EXCHANGE,         "exchange",         HTH_ARGUMENT_ANY)                                      \
     X(FREEZE,           "freeze",           HTH_ARGUMENT_TEXTS)                                    \
     X(HOLD_OUT,         "hold-out",         HTH_ARGUMENT_ANY)                                      \
     X(ID,               "id",               HTH_ARGUMENT_NUMBER)                                   \
@@ -262,6 +263,7 @@ enum {
     X(TRAIN, train, HTH_NEED_JOB, HTH_COMMAND_LONG | HTH_COMMAND_REDACTED, train, first,           \
       HTH_TAKES_STEP | HTH_TAKES_KMEANS | HTH_TAKES(JOB) | HTH_TAKES(DETACH) | HTH_TAKES(AFTER) |  \
           HTH_TAKES(RETRIES) | HTH_TAKES(REDUCE) | HTH_TAKES(SHARDS) | HTH_TAKES(SYNC_BN) |        \
+          HTH_TAKES(EXCHANGE) |                                                                    \
           HTH_TAKES(TIME_LIMIT) | HTH_TAKES(PRIORITY),                                             \
       0)
 // clang-format on

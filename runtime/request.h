@@ -14,8 +14,8 @@
 
 // A tensor of a request. On an output t.data belongs to the submitter, always: NULL until `place`
 // has set it.
-#define HTH_CLIENT_FILES  2
-#define HTH_REQUEST_FILES 3
+#define HTH_CLIENT_FILES  3
+#define HTH_REQUEST_FILES 4
 
 typedef struct hth_request_tensor {
     const char *name; // borrowed; NULL on an input: the model's only one
@@ -82,7 +82,8 @@ struct hth_request {
     // of a command: descriptors that its arguments name by their index; borrowed until done. A
     // client passes at most HTH_CLIENT_FILES
     int files[HTH_REQUEST_FILES], n_files;
-    // of "train": 1 + which member of a group it is, whose region is the last of the files; 0: none
+    // of "train": 1 + which member of a group it is, 0: none. The group's region is the last of the
+    // files; of a rank the arguments say which of them its exchange is (runtime/arguments.h)
     int member;
     void (*progress)(hth_request *request, const char *what, uint64_t done,
                      uint64_t total);   // may be NULL; engine's thread

@@ -3,6 +3,7 @@
 
 #include "client/cli/cmd.h"
 #include "client/cli/follow.h"
+#include "client/cli/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,12 +54,39 @@ static int train_leaves(const hth_cli *cli)
                : HTH_CLI_OK;
 }
 
+// ---- ranks
+
+// train_ranks begins the group that --group names, and has the job be its rank. --on: each rank's.
+static int train_ranks(const hth_cli *cli, json_t *q, hth_ranks **ranks)
+{
+    const char *group = hth_cli_text(cli, "group");
+    json_object_del(q, "group");
+    if (group == NULL) {
+        return HTH_CLI_OK;
+    }
+    if (json_is_true(json_object_get(cli->options, "detach"))) {
+        return hth_cli_usage("--group sums for the job for as long as it works: not with --detach");
+    }
+    if (hth_ranks_open(group, ranks) != HTH_OK) {
+        return hth_cli_error();
+    }
+    json_object_set_new(q, "exchange", json_loads(hth_ranks_argument(*ranks), 0, NULL));
+    return HTH_CLI_OK;
+}
+
+// train_follows is what a rank does whose job is that of rank 0: no more than to sum.
+static bool train_follows(const hth_ranks *ranks)
+{
+    return ranks != NULL && hth_ranks_rank(ranks) > 0;
+}
+
 int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **out),
                   hth_train_print print)
 {
     bool leaves = json_is_true(json_object_get(cli->options, "detach"));
     hth_detach detach;
     hth_train_log *log = NULL;
+    hth_ranks *ranks = NULL;
     json_t *q = NULL, *taken = NULL;
     int rv = leaves ? train_leaves(cli) : HTH_CLI_OK;
     if (rv != HTH_CLI_OK) {
@@ -66,11 +94,17 @@ int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **ou
     }
     (void)hth_detach_begin(&detach); // else Ctrl-C ends the command without a word
     rv = arguments(cli, &q);
+    rv = rv == HTH_CLI_OK ? train_ranks(cli, q, &ranks) : rv;
     rv = rv == HTH_CLI_OK ? hth_cli_connect(cli) : rv;
-    rv = rv == HTH_CLI_OK ? hth_cmd_log_open(cli, &log) : rv;
+    rv = rv == HTH_CLI_OK && !train_follows(ranks) ? hth_cmd_log_open(cli, &log) : rv;
     rv = rv == HTH_CLI_OK ? train_submit(cli, json_incref(q), &taken) : rv;
+    if (rv == HTH_CLI_OK && ranks != NULL) {
+        hth_ranks_go(ranks);
+    }
     if (rv == HTH_CLI_OK && leaves) {
         rv = train_taken(cli, taken);
+    } else if (rv == HTH_CLI_OK && train_follows(ranks)) {
+        rv = HTH_CLI_OK; // it ends with the job
     } else if (rv == HTH_CLI_OK) {
         rv = hth_train_watch(cli, &detach, log, taken, print);
     } else {
@@ -78,6 +112,7 @@ int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **ou
     }
     json_decref(q);
     json_decref(taken);
+    hth_ranks_end(ranks, rv == HTH_CLI_OK);
     hth_detach_end(&detach);
     return rv;
 }

@@ -2,6 +2,7 @@
 // The calls of hearth.h about training jobs: queries, whose documents job_document.h reads.
 // job_watch.c follows a job.
 #include "client/jobs/job_document.h"
+#include "client/jobs/job_exchange.h"
 #include "client/query.h"
 
 #include "base/alloc.h"
@@ -58,7 +59,7 @@ hearth_status hearth_train_submit(hearth *h, const char *model, const char *data
     HTH_GOTO(hth_job_arguments(model, path, &o, &arguments), done);
     HTH_GOTO((hth_err)hearth_query(h, "train", arguments, NULL, NULL, &json), done);
     doc = json_loads(json, 0, NULL);
-    err = job_taken(doc, out);
+    err = hth_exchange_follows(o.exchange) ? HTH_OK : job_taken(doc, out);
 done:
     json_decref(doc);
     hth_free(json);

@@ -334,6 +334,10 @@ hth_err hth_job_arguments(const char *model, const char *data, const hearth_trai
     arguments_loss(args, &o);
     hth_err err = o.more != NULL ? arguments_more(args, o.more) : HTH_OK;
     json_object_set_new(args, "detach", json_true());
+    if (o.exchange != NULL) {
+        json_object_set_new(args, "exchange",
+                            json_loads(hearth_exchange_argument(o.exchange), 0, NULL));
+    }
     char *dumped = err == HTH_OK ? json_dumps(args, JSON_COMPACT) : NULL;
     *text = dumped != NULL ? hth_strdup(dumped) : NULL;
     free(dumped);

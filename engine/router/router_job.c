@@ -10,6 +10,7 @@
 #include "engine/router/router_impl.h"
 
 #include "runtime/checkpoint_index.h"
+#include "runtime/arguments.h"
 #include "runtime/tenants/owner.h"
 
 #include <assert.h>
@@ -281,6 +282,19 @@ static void job_name(const json_t *args, char out[HTH_CHECKPOINT_JOB])
     }
 }
 
+// request_job is the name of a request's job here. What rank 1, 2, .. of others' jobs is called
+// elsewhere is not known: each is a job of its own.
+static void request_job(const hth_request *request, const json_t *args,
+                        char out[HTH_CHECKPOINT_JOB])
+{
+    if (request->member > 1 && json_object_get(args, HTH_RANK_KEY) != NULL) {
+        snprintf(out, HTH_CHECKPOINT_JOB, "rank %d, %p", request->member - 1,
+                 (const void *)request);
+    } else {
+        job_name(args, out);
+    }
+}
+
 static hth_err train_send(hth_router *router, hth_request *request);
 
 static void train_done(hth_request *request)
@@ -289,7 +303,7 @@ static void train_done(hth_request *request)
     char name[HTH_CHECKPOINT_JOB];
     int device = request->route.device;
     json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
-    job_name(args, name);
+    request_job(request, args, name);
     json_decref(args);
     router_group *group = request->route.group;
     bool elsewhere = group == NULL && (request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG ||
@@ -321,7 +335,7 @@ static hth_err train_send(hth_router *router, hth_request *request)
     char name[HTH_CHECKPOINT_JOB];
     json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
     int stay = job_named(router, args);
-    job_name(args, name);
+    request_job(request, args, name);
     pthread_mutex_lock(&router->lock);
     const router_job *j = job_find(router, name);
     bool there = j != NULL && j->r != NULL, other = there && !j->own,
@@ -450,6 +464,10 @@ static hth_err train_several(hth_router *router, hth_request *request, int *devi
                              const json_t *args, const json_t *asked)
 {
     bool taken;
+    if (request->member > 0) {
+        return hth_fail(HTH_EINVAL,
+                        "--on names %d devices, and a rank is on one: start a rank for each", n);
+    }
     HTH_TRY(train_leads(router, asked, device, n, &taken));
     if (taken) {
         return train_send(router, request);

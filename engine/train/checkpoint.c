@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_index.h"
+#include "runtime/arguments.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,14 +118,13 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
     return hth_err_prefix(err, chosen ? "--save-as" : "the model trained, without --save-as");
 }
 
-// The losses of a job do not depend on these.
-static bool key_is_free(const char *key)
+bool hth_checkpoint_free_key(const char *key)
 {
     static const char *const names[] = {
         "budget",      "policy",          "plan-ms", "checkpoint-every", "threads", "resume",
         "trace",       "replan",          "parts",   "profile",          "tenant",  "id",
         "detach",      "after",           "retries", "time-limit",       "named",   "priority",
-        HTH_TRAIN_HAD, HTH_TRAIN_MEMBERS, "on",      "shards",           "reduce"};
+        HTH_TRAIN_HAD, HTH_TRAIN_MEMBERS, "on",      "shards",           "reduce",  HTH_RANK_KEY};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;
@@ -147,7 +147,7 @@ static const char *job_differs(const json_t *a, const json_t *b)
     json_t *v;
     json_object_foreach((json_t *)a, key, v)
     {
-        if (!key_is_free(key) && !json_equal(job_value(a, key), job_value(b, key))) {
+        if (!hth_checkpoint_free_key(key) && !json_equal(job_value(a, key), job_value(b, key))) {
             return key;
         }
     }

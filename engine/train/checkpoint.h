@@ -28,6 +28,8 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
 // hth_checkpoint_result checks the name of what a job makes, and of its checkpoints. HTH_EINVAL: it
 // can be no model's, or names a version, or is kept for checkpoints.
 hth_err hth_checkpoint_result(const hth_train_spec *spec);
+// hth_checkpoint_free_key: the losses of a job do not depend on this argument.
+bool hth_checkpoint_free_key(const char *key);
 // hth_checkpoint_put stores one; hth_checkpoint_trim removes those before the last. Any thread.
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
                            const hth_put_tensor *put, int count);

@@ -10,7 +10,7 @@
 #ifndef HTH_ENGINE_TRAIN_TRAIN_EVAL_H
 #define HTH_ENGINE_TRAIN_TRAIN_EVAL_H
 
-#include "engine/train/train_data.h"
+#include "engine/train/data/train_data.h"
 
 typedef struct hth_evaluator hth_evaluator;
 

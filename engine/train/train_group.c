@@ -111,7 +111,9 @@ static hth_err group_sync(const hth_train_job *job)
 
 static int group_members(const hth_train_job *job)
 {
-    return (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
+    return job->rank.ranks > 0
+               ? job->rank.ranks
+               : (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
 }
 
 hth_err hth_train_group_prepare(hth_train_job *job)
@@ -160,7 +162,9 @@ static hth_err group_join(hth_train_job *job, hth_train_group *group)
                            .state_bytes = hth_trainer_whole_bytes(job->trainer),
                            .fingerprint = hth_trainer_fingerprint(job->trainer),
                            .server = job->spec.server};
-    return hth_group_join(job->r->files[job->r->n_files - 1], &spec, &group->exchange);
+    return job->rank.ranks > 0
+               ? hth_train_rank_join(job, &spec, &group->exchange)
+               : hth_group_join(job->r->files[job->r->n_files - 1], &spec, &group->exchange);
 }
 
 hth_err hth_train_group_open(hth_train_job *job)

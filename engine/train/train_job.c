@@ -657,10 +657,25 @@ static hth_err job_moved(hth_train_job *job)
     return HTH_OK;
 }
 
+// job_left ends a job whose other ranks have gone: what was made so far is kept.
+static hth_err job_left(hth_train_job *job, hth_err err)
+{
+    char kept[80], why[400];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (job->step > 0 && hth_train_job_save(job) != HTH_OK) {
+        job_wrote(job, HTH_EIO);
+    }
+    return hth_fail(err, "after step %lld: %s; %s", (long long)job->step, why, job_kept(job, kept));
+}
+
 // job_over ends a member whose lead has ended the group, or a lead that somebody refused.
 static hth_err job_over(hth_train_job *job, bool *done)
 {
-    HTH_TRY(hth_train_group_over(job));
+    hth_err err = hth_train_group_over(job);
+    if (err != HTH_OK && job->rank.ranks > 0 && hth_train_group_lead(job)) {
+        return job_left(job, err);
+    }
+    HTH_TRY(err);
     if (hth_train_group_lead(job)) {
         return hth_fail(HTH_ECANCELED, "the group was ended");
     }

@@ -9,6 +9,8 @@
 #include "engine/train/job.h"
 #include "engine/train/train_eval.h"
 #include "engine/train/train_score.h"
+#include "group/group.h"
+#include "runtime/arguments.h"
 
 typedef struct hth_train_group hth_train_group; // train_group.c
 
@@ -47,6 +49,7 @@ struct hth_train_job {
     hth_train_events events;
     double loss, step_ms, lr; // of the last step
     hth_train_group *group;   // NULL: it is alone
+    hth_rank rank;            // ranks > 0: the group's other members are elsewhere
 };
 
 extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
@@ -67,6 +70,12 @@ static inline json_t *hth_train_job_shards(const hth_train_job *job)
 {
     return job->group != NULL || json_array_size(job->shards) > 0 ? job->shards : NULL;
 }
+
+// train_rank.c: a member whose group's others are jobs of other servers.
+// hth_train_rank_open reads whether the job is one.
+hth_err hth_train_rank_open(hth_train_job *job);
+// hth_train_rank_join joins by the socket that came with its request.
+hth_err hth_train_rank_join(const hth_train_job *job, hth_group_spec *spec, hth_group **out);
 
 // train_group.c: a job as a member of a group, and the way from one global step to the next.
 

@@ -280,6 +280,7 @@ static hth_err job_group(hth_train_job *job)
 {
     hth_train_spec *s = &job->spec;
     s->group = job->r->member > 0;
+    HTH_TRY(hth_train_rank_open(job));
     if (!s->group) {
         bool asked = s->server && !s->resume && json_object_get(job->args, "on") == NULL;
         s->server = false;
@@ -300,6 +301,7 @@ static hth_err job_group(hth_train_job *job)
         s->patience = 0;
         s->checkpoint = 0;
         s->time_limit = 0;
+        s->resume = s->resume && job->rank.ranks == 0; // the lead's state comes to the other ranks
     }
     if (job->r->member > 1 && s->server) { // it makes no updates, and needs no state for them
         s->options.optimizer = HTH_OPTIMIZER_SGD;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/train/train_score.h"
-#include "engine/train/train_data.h"
+#include "engine/train/data/train_data.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 // A trainer owns what lives from step to step: the slots (parameters, optimizer state, running
 // statistics), their memory, and what each batch shape was compiled to.
 #include "engine/train/trainer_impl.h"
-#include "engine/train/train_data.h"
+#include "engine/train/data/train_data.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -222,8 +222,8 @@ hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);
 size_t hth_trainer_whole_bytes(const hth_trainer *trainer);
 hth_err hth_trainer_write(hth_trainer *trainer, void *to);
 hth_err hth_trainer_read(hth_trainer *trainer, const void *from, uint64_t steps);
-// hth_trainer_fingerprint is the same for trainers of which these slots, and those that are
-// summed, are the same.
+// hth_trainer_fingerprint is the same for trainers of which these slots, those that are summed, and
+// the stored tensors are the same.
 uint64_t hth_trainer_fingerprint(const hth_trainer *trainer);
 
 #endif

@@ -416,7 +416,12 @@ hth_err hth_trainer_read(hth_trainer *trainer, const void *from, uint64_t steps)
 uint64_t hth_trainer_fingerprint(const hth_trainer *trainer)
 {
     const hth_train_graph *g = member_graph(trainer);
-    uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)trainer->manifest.version; // FNV-1a
+    uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
+    for (int i = 0; i < trainer->manifest.n_tensors; i++) {
+        for (size_t k = 0; k < sizeof(hth_id); k++) {
+            hash = (hash ^ trainer->manifest.tensors[i].id.byte[k]) * 0x100000001b3u;
+        }
+    }
     for (int i = 0; i < g->n_slots; i++) {
         if (!member_whole(trainer, i) && !member_summed(trainer, i)) {
             continue;

@@ -208,6 +208,11 @@ const char *hth_conn_tenant(const hth_conn *conn)
     return conn->tenant;
 }
 
+bool hth_conn_embedded(const hth_conn *conn)
+{
+    return conn->peer == HTH_PEER_TRUSTED && strcmp(conn->tenant, "embedded") == 0;
+}
+
 bool hth_conn_names_files(const hth_conn *conn)
 {
     return conn->names_files;

@@ -55,6 +55,8 @@ const char *hth_conn_tenant(const hth_conn *conn);
 // hth_conn_same_machine: its client is on this machine, and sentences may have paths. Only over ipc
 // and inproc may memory be named.
 bool hth_conn_same_machine(const hth_conn *conn);
+// hth_conn_embedded: the peer is this process.
+bool hth_conn_embedded(const hth_conn *conn);
 // hth_conn_names_files: what the server opens, the peer could open, too: it is the server's own
 // user, root, or the process that embeds the server. Nobody else may name paths.
 bool hth_conn_names_files(const hth_conn *conn);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/ipc/sum_link.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "engine/job_paths.h"
@@ -15,6 +16,8 @@
 
 #include <jansson.h>
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -365,18 +368,54 @@ static hth_err request_paths(const hth_rpc_slot *slot, const json_t *args, int n
     return HTH_OK;
 }
 
-// request_take takes over what the client has passed for a query.
-static hth_err request_take(hth_rpc_slot *slot)
+// request_rank has a training job that is one rank of a group be that member. Its exchange is a
+// socket that came with it, or one of this process.
+static hth_err request_rank(hth_rpc_slot *slot, json_t *args, hth_rank *rank)
+{
+    *rank = (hth_rank){.descriptor = -1};
+    HTH_TRY(slot->command == HTH_COMMAND_TRAIN ? hth_rank_read(args, rank) : HTH_OK);
+    if (rank->ranks == 0) {
+        return HTH_OK;
+    }
+    slot->r.member = 1 + rank->rank;
+    if (rank->fd >= 0 && !hth_conn_embedded(slot->conn)) {
+        return hth_fail(HTH_EDENIED, "'fd' of '" HTH_RANK_KEY "' is for an engine in the same "
+                                     "process: pass a descriptor");
+    }
+    if (rank->fd >= 0) {
+        int fd = fcntl(rank->fd, F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) {
+            return hth_fail_errno(errno, "'fd' %d of '" HTH_RANK_KEY "'", rank->fd);
+        }
+        rank->descriptor = slot->r.n_files;
+        slot->r.files[slot->r.n_files++] = fd;
+        json_t *object = json_object_get(args, HTH_RANK_KEY);
+        json_object_del(object, "fd");
+        json_object_set_new(object, "descriptor", json_integer(rank->descriptor));
+    }
+    return rank->descriptor < slot->r.n_files
+               ? hth_sum_link_check(slot->r.files[rank->descriptor])
+               : hth_fail(HTH_EINVAL, "'" HTH_RANK_KEY "' names a descriptor that did not come "
+                                      "with it");
+}
+
+// request_take takes over what the client has passed for a query: files, and a rank's socket.
+static hth_err request_take(hth_rpc_slot *slot, json_t *args)
 {
     const Hearth__Query *q = slot->q->query;
     if (q->n_handles > HTH_CLIENT_FILES) {
         return hth_fail(HTH_EINVAL, "%zu descriptors for one question", q->n_handles);
     }
     for (size_t i = 0; i < q->n_handles; i++) {
-        hth_file f;
         HTH_TRY(hth_conn_take(slot->conn, q->handles[i], &slot->r.files[i]));
         slot->r.n_files++;
-        HTH_TRY(hth_file_take(slot->r.files[i], "what was passed", &f));
+    }
+    hth_rank rank;
+    HTH_TRY(request_rank(slot, args, &rank));
+    for (int i = 0; i < slot->r.n_files; i++) {
+        hth_file f;
+        HTH_TRY(i != rank.descriptor ? hth_file_take(slot->r.files[i], "what was passed", &f)
+                                     : HTH_OK);
     }
     return HTH_OK;
 }
@@ -403,6 +442,9 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
     slot->leaves = json_is_true(json_object_get(args, "detach"));
     HTH_TRY(slot->leaves ? job_count(slot) : HTH_OK);
     json_object_del(args, "id"); // is given here, to nobody who asks for one
+    if (slot->r.member > 1) {    // the job's number is that of rank 0
+        return HTH_OK;
+    }
     if (again != NULL) {
         json_t *doc = NULL;
         snprintf(slot->job_name, sizeof slot->job_name, "%s", again);
@@ -443,12 +485,12 @@ static hth_err request_changed(hth_rpc_slot *slot, const json_t *args)
 
 static hth_err request_check(hth_rpc_slot *slot, json_t *args)
 {
-    HTH_TRY(request_take(slot));
+    HTH_TRY(request_take(slot, args));
     HTH_TRY(request_paths(slot, args, slot->r.n_files));
     HTH_TRY(request_arguments(slot, args));
     HTH_TRY(hth_arguments_check(slot->command, args));
     if (slot->command == HTH_COMMAND_TRAIN) {
-        HTH_TRY(hth_rpc_slot_keep_data(slot, args));
+        HTH_TRY(slot->r.member <= 1 ? hth_rpc_slot_keep_data(slot, args) : HTH_OK);
         hth_rpc_slot_claim_data(slot, args);
     }
     HTH_TRY(request_changed(slot, args));

@@ -264,6 +264,46 @@ void refused(hearth *h, const std::string &data)
     expect(hearth_job_cancel(h, job) == HEARTH_EINVAL, "0 is no job");
 }
 
+// A job that is the only one of its ranks: a sum over it is what it was.
+void ranks(hearth *h, const std::string &data)
+{
+    hearth_exchange *exchange = nullptr;
+    expect(hearth_exchange_open(1, 1, &exchange) == HEARTH_EINVAL && exchange == nullptr, "no such rank");
+    must(hearth_exchange_open(0, 1, &exchange), "exchange_open");
+    expect(std::strstr(hearth_exchange_argument(exchange), "\"ranks\":1") != nullptr, "its argument");
+    expect(hearth_exchange_fd(exchange) >= 0, "what to wait for");
+    hearth_train_options options = {};
+    options.size = sizeof options;
+    options.save_as = "ranked";
+    options.exchange = exchange;
+    hearth_job job = {};
+    must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit as a rank");
+    hearth_exchange_part part = {};
+    hearth_status s;
+    int parts = 0;
+    while ((s = hearth_exchange_next(exchange, 0, &part)) == HEARTH_OK) {
+        expect(part.data != nullptr && part.count > 0 && part.root == 0, "a part");
+        parts += part.kind == HEARTH_EXCHANGE_SUM_F64 ? 1 : 0;
+        must(hearth_exchange_done(exchange, &part), "exchange_done");
+    }
+    expect(s == HEARTH_ENOENT && parts > 1, "the job has ended");
+    hearth_job_info *info = nullptr;
+    must(hearth_job_wait(h, job, 60000, &info), "job_wait");
+    expect(info->state == HEARTH_JOB_FINISHED, "it has finished");
+    hearth_free(info);
+    hearth_exchange_close(exchange);
+    must(hearth_exchange_open(0, 1, &exchange), "exchange_open");
+    options.exchange = exchange;
+    options.save_as = "lost";
+    options.epochs = 100000;
+    must(hearth_train_submit(h, "new", data.c_str(), &options, &job), "train_submit as a rank");
+    hearth_exchange_fail(exchange, "no network");
+    must(hearth_job_wait(h, job, 60000, &info), "job_wait");
+    expect(info->state == HEARTH_JOB_FAILED && std::strstr(info->why, "no network") != nullptr, "why");
+    hearth_free(info);
+    hearth_exchange_close(exchange);
+}
+
 void datasets(hearth *h, const std::string &data)
 {
     hearth_data_options options = {};
@@ -319,6 +359,7 @@ int main(int argc, char **argv)
     finished(h, data);
     changed(h, data);
     refused(h, data);
+    ranks(h, data);
     rest(h, store);
     hearth_close(h);
     std::puts("all calls");

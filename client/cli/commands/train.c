@@ -76,6 +76,9 @@ static const hth_option train_options[] = {
      "repeat the shards of an earlier job on these devices (\"shards\" of its summary)"},
     {"sync-bn", HTH_OPTION_FLAG, NULL,
      "on several CPU devices, batch norm with the statistics of the whole batch"},
+    {"group", HTH_OPTION_TEXT, "mpi",
+     "this is one of several ranks that `mpirun -n N` or `srun -n N` started, each with a server "
+     "of its own or a device (--on)"},
     {"data", HTH_OPTION_DATA, "FILE|NAME",
      "samples: the model's inputs (or x), and y; .safetensors, .npz, .csv, IDX, a folder of "
      "images"},

@@ -12,9 +12,10 @@ Everything that hearth refuses is raised as a `hearth.Error`, with hearth's own 
 from ._client import Client, Exported, Imported
 from ._errors import (Busy, Canceled, Corrupt, Denied, DeviceLost, Error, Exists, InvalidArgument, LibraryNotFound, NotFound,
                       NotSupported, OutOfDeviceMemory, OutOfMemory, SystemFailure, TimedOut, TooBig)
+from .exchange import Exchange
 from ._jobs import Job, JobStatus, Step, Trained
 
 __version__ = '0.1.0'
-__all__ = ['Busy', 'Canceled', 'Client', 'Corrupt', 'Denied', 'DeviceLost', 'Error', 'Exists', 'Exported', 'Imported', 'InvalidArgument', 'Job',
+__all__ = ['Busy', 'Canceled', 'Client', 'Corrupt', 'Denied', 'DeviceLost', 'Error', 'Exchange', 'Exists', 'Exported', 'Imported', 'InvalidArgument', 'Job',
            'JobStatus', 'LibraryNotFound', 'NotFound', 'NotSupported', 'OutOfDeviceMemory', 'OutOfMemory', 'Step', 'SystemFailure', 'TimedOut',
            'TooBig', 'Trained']

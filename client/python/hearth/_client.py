@@ -14,6 +14,7 @@ import numpy as np
 from . import _memory
 from ._errors import Denied, InvalidArgument, NotFound
 from ._jobs import Job, JobStatus
+from .exchange import Exchange
 from ._library import PROGRESS, ExportReport, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
 
 Progress = Callable[[str, int, int], Any]
@@ -302,14 +303,22 @@ class Client:
     # ---- training
 
     def train(self, model: str, data: str | os.PathLike[str] | Mapping[str, Any], *, loss: str, wait: bool = True,
-              on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
+              on_step: Callable[[dict[str, Any]], Any] | None = None, exchange: Exchange | None = None, **options: Any) -> Any:
         """Trains a model; the result is a new version of `save_as`, or a model of its own, like "digits-job7".
 
         `data` is a dataset's file or folder of this machine, the name of a stored one, or arrays: the model's inputs (or x) and y.
         `options` are those of `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, keep,
         class_weights (a list), .. `on_step` gets the present step, loss and memory now and then; what it raises cancels the job, but
         for Ctrl-C, which leaves it to the server. Returns a `Trained`. With wait=False it returns a `Job`, as `submit` does.
+
+        With an `exchange` this process is one rank of several: it sums with the others until the job has ended. Returns None but on rank 0.
         """
+        if exchange is not None:
+            job = self.submit(model, data, loss=loss, exchange=exchange.argument, **options)
+            if on_step is not None and exchange.rank == 0:
+                job._tell(on_step)
+            exchange.run()
+            return job.result() if exchange.rank == 0 else None
         if not wait:
             job = self.submit(model, data, loss=loss, **options)
             if on_step is not None:

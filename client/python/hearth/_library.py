@@ -59,6 +59,10 @@ class JobInfo(C.Structure):
                 ('top5', C.c_double), ('perplexity', C.c_double)]
 
 
+class ExchangePart(C.Structure):
+    _fields_ = [('kind', C.c_int), ('root', C.c_int), ('data', C.c_void_p), ('count', C.c_uint64), ('id', C.c_uint64)]
+
+
 WATCHER = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(JobInfo))
 
 _SIGNATURES = {
@@ -79,6 +83,12 @@ _SIGNATURES = {
     'hearth_job_watch': (C.c_int, [C.c_void_p, JobId, WATCHER, C.c_void_p, C.c_void_p]),
     'hearth_job_wait': (C.c_int, [C.c_void_p, JobId, C.c_uint64, C.c_void_p]),
     'hearth_job_state_name': (C.c_char_p, [C.c_int]),
+    'hearth_exchange_open': (C.c_int, [C.c_int, C.c_int, C.POINTER(C.c_void_p)]),
+    'hearth_exchange_argument': (C.c_char_p, [C.c_void_p]),
+    'hearth_exchange_next': (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ExchangePart)]),
+    'hearth_exchange_done': (C.c_int, [C.c_void_p, C.POINTER(ExchangePart)]),
+    'hearth_exchange_fail': (None, [C.c_void_p, C.c_char_p]),
+    'hearth_exchange_close': (None, [C.c_void_p]),
     'hearth_free': (None, [C.c_void_p]),
     'hearth_remove': (C.c_int, [C.c_void_p, C.c_char_p]),
     'hearth_gc': (C.c_int, [C.c_void_p, C.POINTER(C.c_uint64), C.POINTER(C.c_uint64)]),

@@ -13,7 +13,7 @@
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_SOURCE_H
 
-#include "engine/train/dataset.h"
+#include "engine/train/data/dataset.h"
 #include "engine/train/kmeans/kmeans_ahead.h"
 #include "kernels/kmeans.h"
 

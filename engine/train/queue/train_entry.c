@@ -130,10 +130,21 @@ static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry
     return hth_err_prefix(err, "the job cannot be stored");
 }
 
+// entry_told tells who leaves the job here that it is taken.
+static void entry_told(hth_train_entry *entry, const char *text)
+{
+    if (entry->leaves && !entry->taken && entry->r->progress != NULL) {
+        entry->r->progress(entry->r, text, 1, 1);
+    }
+    entry->taken = entry->leaves;
+}
+
 hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, const char *word)
 {
     char text[60], why[HTH_CHECKPOINT_NOTE] = "";
+    snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
     if (entry->member) {
+        entry_told(entry, text);
         return HTH_OK;
     }
     hth_train_entry_number(queue, entry);
@@ -144,10 +155,6 @@ hth_err hth_train_entry_take(hth_train_queue *queue, hth_train_entry *entry, con
         (void)hth_train_wait_why(queue, entry, why);
     }
     hth_train_entry_state(queue, entry, word, why);
-    snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
-    if (entry->leaves && !entry->taken && entry->r->progress != NULL) {
-        entry->r->progress(entry->r, text, 1, 1);
-    }
-    entry->taken = entry->leaves;
+    entry_told(entry, text);
     return HTH_OK;
 }

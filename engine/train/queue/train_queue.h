@@ -16,6 +16,7 @@ struct hth_train_queue {
     hth_train_fair fair;             // who begins next, with how much memory
     hth_turns turns;                 // whose step is next (train_turn.c)
     hth_turns_tenant nobodys;        // of jobs without a tenant
+    uint64_t ranks;                  // counts those of groups whose lead is elsewhere
     bool draining;                   // no job begins any more
     uint64_t freed;                  // counts the times that memory was given back
     uint64_t awaited_bytes;          // by requests, when that was last looked at

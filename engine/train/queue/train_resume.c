@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "runtime/job_index.h"
+#include "runtime/arguments.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -54,6 +55,9 @@ hth_err hth_train_entry_resume(hth_train_queue *queue, hth_train_entry *entry, j
     json_object_del(given, "job");
     json_object_del(given, "id");
     json_object_del(args, "detach"); // was said about another request
+    if (entry->r != &entry->own) {   // .. and who asks says with which ranks it goes on
+        json_object_del(args, HTH_RANK_KEY);
+    }
     json_object_update(args, given);
     json_object_set_new(args, "resume", json_true());
     uint64_t id;

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "runtime/job_index.h"
+#include "runtime/arguments.h"
 #include "runtime/tenants/owner.h"
 
 #include <math.h>
@@ -100,12 +101,21 @@ static hth_err submit_alone(const hth_train_queue *queue, const hth_train_entry 
                     entry->job, state);
 }
 
-// submit_member has a device compute for a group whose lead is elsewhere, where everything was
-// looked at.
-static hth_err submit_member(hth_train_entry *entry, const hth_request *request, const json_t *args)
+// submit_member has a device compute for a group whose lead is elsewhere: on this server, where
+// everything was looked at, or, of a rank, on another one, which knows nothing of this store.
+static hth_err submit_member(hth_train_queue *queue, hth_train_entry *entry,
+                             const hth_request *request, const json_t *args)
 {
     char name[HTH_CHECKPOINT_JOB];
-    HTH_TRY(hth_checkpoint_job(args, name));
+    const char *model = json_string_value(json_object_get(args, "model"));
+    if (json_object_get(args, HTH_RANK_KEY) != NULL && model != NULL) {
+        const hth_caller caller = {request->tenant, request->admin, HTH_TENANT_NEVER};
+        HTH_TRY(hth_owner_may(queue->ms->store, model, &caller, "train"));
+        snprintf(name, sizeof name, "%.150s, %d", model, (int)(++queue->ranks % 100000));
+        entry->leaves = json_is_true(json_object_get(args, "detach"));
+    } else {
+        HTH_TRY(hth_checkpoint_job(args, name));
+    }
     entry->member = true;
     entry->attempt = 1;
     entry->retries = (int)json_integer_value(json_object_get(args, "retries"));
@@ -119,9 +129,10 @@ static hth_err submit_member(hth_train_entry *entry, const hth_request *request,
 static hth_err submit_read(hth_train_queue *queue, hth_train_entry *entry, hth_request *request,
                            json_t *args)
 {
-    HTH_TRY(hth_train_gang_open(entry));
+    bool rank = json_object_get(args, HTH_RANK_KEY) != NULL; // its group has no memory here
+    HTH_TRY(rank ? HTH_OK : hth_train_gang_open(entry));
     if (request->member > 1) {
-        return submit_member(entry, request, args);
+        return submit_member(queue, entry, request, args);
     }
     hth_err err = submit_arguments(queue, entry, request, args);
     hth_train_entry_read(entry, args);

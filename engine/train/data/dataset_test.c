@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/test.h"
-#include "engine/train/dataset.h"
+#include "engine/train/data/dataset.h"
 
 #include <stdio.h>
 #include <unistd.h>

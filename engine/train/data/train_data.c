@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/train/train_data.h"
+#include "engine/train/data/train_data.h"
 
 #include "base/alloc.h"
 #include "base/compare.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/train_data.h - a dataset bound to a model's inputs: batches in the order of an
+// engine/train/data/train_data.h - a dataset bound to a model's inputs: batches in the order of an
 // epoch. Engine's thread only.
-#ifndef HTH_ENGINE_TRAIN_TRAIN_DATA_H
-#define HTH_ENGINE_TRAIN_TRAIN_DATA_H
+#ifndef HTH_ENGINE_TRAIN_DATA_TRAIN_DATA_H
+#define HTH_ENGINE_TRAIN_DATA_TRAIN_DATA_H
 
-#include "engine/train/dataset.h"
+#include "engine/train/data/dataset.h"
 #include "engine/train/train.h"
 
 #define HTH_TRAIN_MAX_INPUTS 16

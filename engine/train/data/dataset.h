@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/dataset.h - training data: a safetensors file of `x` and `y`, or a dataset of the
-// store; first dimension = samples.
+// engine/train/data/dataset.h - training data: a safetensors file of `x` and `y`, or a dataset of
+// the store; first dimension = samples.
 //
 // Design notes
 // The file is checked as a whole when it is opened; samples are read row by row, so it may be
@@ -8,8 +8,8 @@
 // not the end of the process. A read of a short row costs more than the row; tensors of such rows
 // that are not large are kept in memory. The store's are mapped, for nobody cuts its files; the
 // dataset is held meanwhile (modelstore/hold.h). Any thread; a dataset is read-only.
-#ifndef HTH_ENGINE_TRAIN_DATASET_H
-#define HTH_ENGINE_TRAIN_DATASET_H
+#ifndef HTH_ENGINE_TRAIN_DATA_DATASET_H
+#define HTH_ENGINE_TRAIN_DATA_DATASET_H
 
 #include "base/file.h"
 #include "graph/tensor.h"

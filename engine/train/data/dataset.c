@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/train/dataset.h"
+#include "engine/train/data/dataset.h"
 
 #include "base/alloc.h"
 #include "base/err.h"

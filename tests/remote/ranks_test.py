@@ -1,0 +1,423 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One job on several servers: ranks that sum by Python, by MPI, and by the examples of docs/cluster. Losses are those of one device; what is lost,
+refused and resumed. Speaks TAP. usage: tests/remote/ranks_test.py BUILD_DIR, from the root."""
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+MODEL = os.path.join(ROOT, 'tests', 'data', 'train', 'mlp_sgd.onnx')
+PATIENCE = 120
+os.environ['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
+sys.dont_write_bytecode = True
+sys.path[:0] = [os.path.join(ROOT, 'tests'), os.path.join(ROOT, 'tests', 'remote'), os.path.join(ROOT, 'client', 'python')]
+import slurm_node  # noqa: E402
+import tap  # noqa: E402
+
+if __name__ == '__main__':
+    tap.need_numpy()
+import numpy as np  # noqa: E402
+
+import hearth  # noqa: E402
+
+EXAMPLES, PACKAGE = os.path.join(ROOT, 'docs', 'cluster'), {'PYTHONPATH': os.path.join(ROOT, 'client', 'python')}
+
+
+def imports(python, *modules):
+    """Whether a Python has all of these."""
+    return os.path.exists(python) and subprocess.run([python, '-c', f'import {", ".join(modules)}'], check=False, capture_output=True).returncode == 0
+
+
+TORCH = next((p for p in (sys.executable, os.path.expanduser('~/.cache/hearth-peers/bin/python')) if imports(p, 'torch', 'numpy')), None)
+MPI = 'mpirun' if os.path.exists(BUILD + '/libhearth_mpi.so') and shutil.which('mpirun') else None
+# A test may run as root, on a machine with fewer processors than ranks, without a network.
+MPIRUN = ['mpirun', '--allow-run-as-root', '--oversubscribe', '--mca', 'btl', 'self,vader', '--mca', 'plm_rsh_agent', 'false']
+TASK = {'loss': 'mse', 'optimizer': 'momentum', 'lr': 0.01, 'batch': 16, 'epochs': 4, 'seed': 3}
+# srun starts MPI's ranks by PMIx where Slurm has that; else mpirun does, in Slurm's allocation.
+SLURM_MPI = {'HEARTH_MPIRUN': 'mpirun --allow-run-as-root --oversubscribe --mca btl self,vader'}
+N = 200  # samples: 13 batches an epoch, of which the last has 8
+STEPS = 52
+
+
+def write(path, seed=1, n=N):
+    """A safetensors file of samples."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 12)).astype(np.float32)
+    y = np.stack([np.tanh(x[:, :6].sum(1)), x[:, 6] * x[:, 7]], 1).astype(np.float32)
+    head = json.dumps({'x': {'dtype': 'F32', 'shape': list(x.shape), 'data_offsets': [0, x.nbytes]},
+                       'y': {'dtype': 'F32', 'shape': list(y.shape), 'data_offsets': [x.nbytes, x.nbytes + y.nbytes]}}).encode()
+    with open(path, 'wb') as f:
+        f.write(struct.pack('<Q', len(head)) + head + x.tobytes() + y.tobytes())
+
+
+class Sums:
+    """What ranks that are threads of this process sum by. `fails`: the call in which this rank is lost."""
+
+    def __init__(self, n):
+        self.barrier, self.arrays = threading.Barrier(n, timeout=PATIENCE), [None] * n
+
+    def exchange(self, rank, fails=None, paces=None):
+        calls = [0]
+
+        def count():
+            calls[0] += 1
+            if calls[0] == fails:
+                self.barrier.abort()
+                raise RuntimeError(f'rank {rank} has no network')
+            if paces is not None:
+                paces(calls[0])
+
+        def all_reduce(a):
+            count()
+            self.arrays[rank] = a.copy()
+            self.barrier.wait()
+            total = np.sum(self.arrays, 0, dtype=a.dtype)
+            self.barrier.wait()
+            a[:] = total
+
+        def broadcast(a, root):
+            count()
+            self.arrays[rank] = a
+            self.barrier.wait()
+            sent = self.arrays[root].copy()
+            self.barrier.wait()
+            a[:] = sent
+        return hearth.Exchange(rank, len(self.arrays), all_reduce, broadcast)
+
+
+class Servers(unittest.TestCase):
+    """Three servers, each with a store of its own, and the same model and data. The versions of the model differ."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix='hearth-ranks-')
+        cls.addClassCleanup(shutil.rmtree, cls.folder, True)
+        cls.data = cls.folder + '/train.safetensors'
+        write(cls.data)
+        cls.daemons = [tap.Daemon(BUILD) for _ in range(3)]
+        for i, daemon in enumerate(cls.daemons):
+            cls.addClassCleanup(daemon.stop)
+            with hearth.Client(cls.url(i)) as h:
+                if i == 1:
+                    h.import_model('net', os.path.join(ROOT, 'tests', 'data', 'train', 'relu_net.onnx'))
+                h.import_model('net', MODEL)
+        with hearth.Client(cls.url(0)) as h:
+            cls.alone = h.train('net', cls.data, save_as='alone', **TASK).losses
+
+    @classmethod
+    def url(cls, i):
+        return f'ipc://{cls.daemons[i].folder}/sock'
+
+    def ranks(self, n, on=None, fails=None, paces=None, data=None, **options):
+        """Runs n ranks on threads; returns what each ended with: a result, None, or what was raised."""
+        sums, ended = Sums(n), [None] * n
+
+        def rank(i):
+            try:
+                own = {k: v(i) if callable(v) else v for k, v in options.items()}
+                with hearth.Client(self.url(on[i] if on else i)) as h, sums.exchange(i, (fails or {}).get(i), paces if i == 0 else None) as x:
+                    ended[i] = h.train('net', data[i] if data else self.data, exchange=x, **{**TASK, **own})
+            except BaseException as e:
+                ended[i] = e
+                sums.barrier.abort()
+        threads = [threading.Thread(target=rank, args=(i,)) for i in range(n)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(PATIENCE)
+            self.assertFalse(t.is_alive(), 'a rank does not end')
+        return ended
+
+    def row(self, name, i=0):
+        with hearth.Client(self.url(i)) as h:
+            return h.query('job', job=name)
+
+    def expect_same(self, losses):
+        self.assertEqual(len(losses), STEPS)
+        np.testing.assert_allclose(losses, self.alone, rtol=5e-5, atol=1e-6)
+
+
+class Exchanges(Servers):
+    def test_losses_are_those_of_one_device(self):
+        for n in (1, 2, 3):
+            with self.subTest(n=n):
+                ended = self.ranks(n, save_as=f'of{n}')
+                self.assertEqual(ended[1:], [None] * (n - 1))
+                self.expect_same(ended[0].losses)
+                with hearth.Client(self.url(0)) as h:
+                    x = np.ones((3, 12), np.float32)
+                    a, b = (list(h.infer(m, {'x': x}).values())[0] for m in ('alone', f'of{n}'))
+                    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+    def test_given_shards_are_repeated(self):
+        shards = [[0, 10, 6], [20, 3, 13]]
+        ended = [self.ranks(2, save_as=f'again{i}', shards=shards)[0] for i in range(2)]
+        self.expect_same(ended[0].losses)
+        np.testing.assert_array_equal(ended[0].losses, ended[1].losses)
+        self.assertEqual(ended[0].summary['shards'], shards)
+
+    def test_two_ranks_of_one_server(self):
+        ended = self.ranks(2, on=[2, 2], save_as='same')
+        self.assertIsNone(ended[1])
+        self.expect_same(ended[0].losses)
+
+    def test_ranks_that_differ_are_refused_before_the_first_step(self):
+        other = self.folder + '/other.safetensors'
+        write(other, seed=2)
+        for name, more in {'lr': {'lr': lambda i: 0.01 + i}, 'batch': {'batch': lambda i: 16 + i}, 'seed': {'seed': lambda i: i},
+                           'epochs': {'epochs': lambda i: 1 + i}, 'data': {'data': [self.data, other]}}.items():
+            with self.subTest(name):
+                ended = self.ranks(2, save_as=f'differ-{name}', **more)
+                row = self.row(f'differ-{name}')
+                self.assertEqual((row['state'], row['step']), ('failed', 0))
+                self.assertIn('rank 1 has another model, data or options than rank 0', row['why'])
+                for e in ended:
+                    self.assertIsInstance(e, hearth.Error)
+
+    def test_a_rank_that_is_lost_leaves_a_checkpoint_from_which_others_go_on(self):
+        ended = self.ranks(2, fails={1: 60}, save_as='lost')
+        self.assertIn('rank 1 has no network', str(ended[1]))
+        self.assertIsInstance(ended[0], threading.BrokenBarrierError)
+        row = self.row('lost')
+        made = row['step']
+        self.assertEqual(row['state'], 'failed')
+        self.assertGreater(made, 5)
+        self.assertRegex(row['why'], f'after step {made}: rank 0 of 2.*the checkpoint of step {made} is kept')
+        ended = self.ranks(3, save_as='lost', resume=True)
+        self.assertEqual(ended[1:], [None, None])
+        self.expect_same(ended[0].losses)
+
+    def test_a_job_of_ranks_goes_on_alone(self):
+        self.ranks(2, fails={0: 60}, save_as='left')
+        self.assertEqual(self.row('left')['state'], 'failed')
+        with hearth.Client(self.url(0)) as h:
+            self.expect_same(h.train('net', self.data, save_as='left', resume=True, **TASK).losses)
+
+    def test_by_its_name_it_goes_on_alone(self):
+        self.ranks(2, fails={0: 60}, save_as='bare')
+        with hearth.Client(self.url(0)) as h:
+            h.query('train', job='bare', resume=True, detach=True)
+            h.job('bare').wait(PATIENCE)
+            self.expect_same(h.job('bare').result().losses)
+
+    def test_a_server_that_starts_again_leaves_it_to_its_ranks(self):
+        folder = self.folder + '/again'
+        os.mkdir(folder)
+        command = [BUILD + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--device', 'cpu:mem=256MiB,threads=1']
+
+        def start():
+            daemon = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(daemon.wait)
+            self.addCleanup(daemon.kill)
+            self.assertIn(' ready: ', daemon.stdout.readline())
+            self.addCleanup(daemon.stdout.close)
+            return daemon
+        daemon = start()
+
+        def paces(call):
+            if call == 40:
+                daemon.send_signal(signal.SIGTERM)
+        with hearth.Client(f'ipc://{folder}/sock') as h, Sums(1).exchange(0, paces=paces) as x:
+            h.import_model('net', MODEL)
+            with self.assertRaises(hearth.Error):
+                h.train('net', self.data, exchange=x, save_as='again', **{**TASK, 'epochs': 100000})
+        daemon.wait(PATIENCE)
+        start()
+        with hearth.Client(f'ipc://{folder}/sock') as h:
+            self.assertIn('was rank 0 of 1: the same command with --resume goes on', h.job('again').wait(PATIENCE)['why'])
+
+    def test_a_canceled_job_ends_all_its_ranks(self):
+        stop = threading.Event()
+
+        def paces(call):
+            if call == 40:
+                with hearth.Client(self.url(0)) as h:
+                    h.job('canceled').cancel()
+                stop.set()
+        ended = self.ranks(2, save_as='canceled', epochs=10000, paces=paces)
+        self.assertTrue(stop.is_set())
+        self.assertIsInstance(ended[0], hearth.Canceled)
+        self.assertEqual(self.row('canceled')['state'], 'canceled')
+        self.assertNotIn('is alive', str(ended[1]))
+
+    def test_an_engine_that_dies_ends_its_rank(self):
+        killed = []
+
+        def paces(call):
+            if call == 40:
+                killed.extend(tap.children(self.daemons[1].process.pid))
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+        ended = self.ranks(2, save_as='died', epochs=10000, paces=paces)
+        self.assertTrue(killed)
+        self.assertIsInstance(ended[1], (hearth.Canceled, threading.BrokenBarrierError))
+        self.assertIsInstance(ended[0], Exception)
+        row = self.row('died')
+        self.assertEqual(row['state'], 'failed')
+        self.assertIn('the checkpoint of step', row['why'])
+        with hearth.Client(self.url(1)) as h:  # the other one is there again
+            self.assertEqual(len(h.infer('net', {'x': np.ones((1, 12), np.float32)})), 1)
+
+    def test_what_cannot_be_is_refused(self):
+        cases = ({'exchange': {'rank': 2, 'ranks': 2, 'descriptor': 0}}, {'exchange': {'rank': 0, 'ranks': 2}}, {'exchange': 7},
+                 {'exchange': {'rank': 0, 'ranks': 2, 'descriptor': 0}}, {'exchange': {'rank': 0, 'ranks': 17, 'fd': 0}},
+                 {'exchange': {'rank': -1, 'ranks': 2, 'fd': 0}})
+        with hearth.Client(self.url(0)) as h:
+            for case in cases:
+                with self.subTest(case), self.assertRaises(hearth.Error):
+                    h.query('train', model='net', data=self.data, save_as='bad', **{**TASK, **case})
+        for option in ({'reduce': 'ps'}, {'sync_bn': True}):
+            ended = self.ranks(2, save_as='one-server', **option)
+            self.assertTrue(any('is for the devices of one server, not for ranks' in str(e) for e in ended), ended)
+        for rank, ranks in ((2, 2), (-1, 2), (0, 0), (0, 17)):
+            with self.assertRaises(hearth.InvalidArgument):
+                hearth.Exchange(rank, ranks, None, None)
+
+    def test_a_server_elsewhere_is_refused(self):
+        port = tap.free_port()
+        daemon = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{port}')
+        self.addCleanup(daemon.stop)
+        with hearth.Client(f'tcp://127.0.0.1:{port}') as h, Sums(1).exchange(0) as x:
+            with self.assertRaisesRegex(hearth.NotSupported, 'needs a server on this machine'):
+                h.train('net', self.data, exchange=x, **TASK)
+
+    def test_an_engine_in_this_process(self):
+        with hearth.Client(self.folder + '/own') as h, Sums(1).exchange(0) as x:
+            h.import_model('net', MODEL)
+            self.expect_same(h.train('net', self.data, save_as='own', exchange=x, **TASK).losses)
+
+
+@unittest.skipUnless(MPI, 'no mpirun, or no plug-in for it (make deps-test)')
+class Mpirun(Servers):
+    """`mpirun -n N hearth train .. --group mpi`: rank i asks server i."""
+
+    def command(self, *words, group='mpi'):
+        task = [f for k, v in TASK.items() for f in (f'--{k}', str(v))]
+        return [BUILD + '/hearth', 'train', 'net', '--data', self.data, *task, '--group', group, *words]
+
+    def start(self, n, *command, env=None):
+        script = self.folder + '/rank.sh'
+        with open(script, 'w', encoding='ascii') as f:
+            f.write('#!/bin/sh\ncase $OMPI_COMM_WORLD_RANK in\n' +
+                    ''.join(f'{i}) export HEARTH_SERVER={self.url(i)};;\n' for i in range(3)) + 'esac\nexec "$@"\n')
+        os.chmod(script, 0o755)
+        return subprocess.Popen([*MPIRUN, '-n', str(n), script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, **(env or {})})
+
+    def run_ranks(self, n, *command, env=None):
+        with self.start(n, *command, env=env) as p:
+            out, err = p.communicate(timeout=PATIENCE)
+            return p.returncode, out, err
+
+    def losses(self, name):
+        return [row[0] for row in self.row(name)['history']]
+
+    def test_losses_are_those_of_one_device(self):
+        for n in (2, 3):
+            code, out, err = self.run_ranks(n, *self.command('--save-as', f'mpi{n}'))
+            self.assertEqual(code, 0, err)
+            self.assertEqual(out.count('last_loss'), 1, 'rank 0 alone prints')
+            self.expect_same(self.losses(f'mpi{n}'))
+
+    def test_without_mpirun_it_is_one_rank(self):
+        p = subprocess.run(self.command('--save-as', 'single'), env={**os.environ, 'HEARTH_SERVER': self.url(0)}, capture_output=True, text=True,
+                           check=False, timeout=PATIENCE)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.expect_same(self.losses('single'))
+
+    def test_what_rank_0_is_refused_all_are_told(self):
+        code, _, err = self.run_ranks(2, *self.command('--save-as', 'refused', '--batch', '1'))
+        self.assertNotEqual(code, 0)
+        self.assertIn('a batch of 1 samples is too small for 2 devices', err)
+
+    def test_a_killed_rank_ends_the_job_with_a_checkpoint(self):
+        with self.start(2, *self.command('--save-as', 'killed', '--epochs', '10000')) as p:
+            end = time.monotonic() + PATIENCE
+            while True:
+                with hearth.Client(self.url(0)) as h:
+                    rows = [r for r in h.jobs() if r['job'] == 'killed']
+                if rows and rows[0].get('step', 0) > 3:
+                    break
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+            victims = [pid for child in tap.children(p.pid) for pid in [child]]
+            os.kill(victims[-1], signal.SIGKILL)
+            p.communicate(timeout=PATIENCE)
+            self.assertNotEqual(p.returncode, 0)
+        end = time.monotonic() + PATIENCE
+        while self.row('killed')['state'] == 'running':
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        row = self.row('killed')
+        self.assertEqual(row['state'], 'failed')
+        self.assertIn('rank 0 of 2 has lost the client', row['why'])
+        self.assertIn('the checkpoint of step', row['why'])
+
+    def test_bad_words(self):
+        for words, said in ((self.command(group='gloo'), "no group 'gloo'"), (self.command('--detach'), 'not with --detach')):
+            p = subprocess.run(words, env={**os.environ, 'HEARTH_SERVER': self.url(0)}, capture_output=True, text=True, check=False, timeout=PATIENCE)
+            self.assertNotEqual(p.returncode, 0)
+            self.assertIn(said, p.stderr)
+
+    def test_no_plug_in(self):
+        lonely = self.folder + '/bin'
+        os.makedirs(lonely, exist_ok=True)
+        shutil.copy(BUILD + '/hearth', lonely)
+        p = subprocess.run([lonely + '/hearth', *self.command()[1:]], env={**os.environ, 'HEARTH_SERVER': self.url(0)}, capture_output=True, text=True,
+                           check=False, timeout=PATIENCE)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn('--group mpi needs libhearth_mpi.so', p.stderr)
+
+    def expect_example(self, code, out, err, name):
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, f'{name}:1 after {STEPS} steps, loss ')
+        self.expect_same(self.losses(name))
+
+    @unittest.skipUnless(imports('/usr/bin/python3', 'mpi4py', 'numpy'), 'mpi4py is not installed (make deps-test)')
+    def test_the_example_for_mpi4py(self):
+        code, out, err = self.run_ranks(2, '/usr/bin/python3', EXAMPLES + '/ranks_mpi4py.py', 'net', self.data, 'by-mpi4py', env=PACKAGE)
+        self.expect_example(code, out, err, 'by-mpi4py')
+
+    @unittest.skipIf(slurm_node.missing(), slurm_node.missing())
+    def test_the_example_for_slurm(self):
+        folder = self.folder + '/slurm'
+        slurm = slurm_node.Slurm(folder)
+        self.addCleanup(slurm.stop)
+        task = [f for k, v in TASK.items() for f in (f'--{k}', str(v))]
+        env = {**slurm.env, **SLURM_MPI, 'HEARTH_SERVER': self.url(0), 'PATH': f'{BUILD}:{slurm.env["PATH"]}'}
+        script = self.folder + '/ranks.sbatch'
+        with open(EXAMPLES + '/ranks.sbatch', encoding='ascii') as f, open(script, 'w', encoding='ascii') as copy:
+            copy.write(f.read().replace('--ntasks-per-node=1', '--ntasks-per-node=2'))  # one node is all there is
+        p = subprocess.run(['sbatch', '--wait', '--output', self.folder + '/slurm.out', script, 'net', 'by-slurm', self.data, *task], env=env,
+                           capture_output=True, text=True, check=False, timeout=PATIENCE)
+        with open(self.folder + '/slurm.out', encoding='utf-8') as f:
+            said = f.read()
+        self.assertEqual(p.returncode, 0, p.stderr + said)
+        self.expect_same(self.losses('by-slurm'))
+
+
+@unittest.skipUnless(TORCH, 'no PyTorch')
+class Torch(Servers):
+    def test_the_example_for_torch(self):
+        port = str(tap.free_port())
+        ranks = [subprocess.Popen([TORCH, EXAMPLES + '/ranks_torch.py', 'net', self.data, 'by-torch'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, **PACKAGE, 'HEARTH_SERVER': self.url(i), 'RANK': str(i), 'WORLD_SIZE': '2',
+                                       'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port, 'OMP_NUM_THREADS': '1'}) for i in range(2)]
+        said = [p.communicate(timeout=PATIENCE) for p in ranks]
+        self.assertEqual([p.returncode for p in ranks], [0, 0], said)
+        self.assertRegex(said[0][0], f'by-torch:1 after {STEPS} steps, loss ')
+        self.expect_same([row[0] for row in self.row('by-torch')['history']])
+
+
+if __name__ == '__main__':
+    sys.exit(tap.run([Exchanges, Mpirun, Torch]))
