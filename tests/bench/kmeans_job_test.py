@@ -35,7 +35,9 @@ def lloyd(x, centres, iterations):
     return centres, ((x - centres[nearest(x, centres)]) ** 2).sum()
 
 
-class Jobs(unittest.TestCase):
+class Server(unittest.TestCase):
+    DEVICES: list[str] = []
+
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix='hearth-kmeans-')
         self.addCleanup(temporary.cleanup)
@@ -43,7 +45,7 @@ class Jobs(unittest.TestCase):
         self.port = tap.free_port(2)
         self.token = subprocess.run([BUILD + '/hearth', 'token', 'new', 'alice', '--roles', 'admin', '--file', self.folder + '/tokens'],
                                     capture_output=True, text=True, check=True).stdout.split('\n', maxsplit=1)[0]
-        self.d = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{self.port}', '--auth-tokens-file', self.folder + '/tokens')
+        self.d = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{self.port}', '--auth-tokens-file', self.folder + '/tokens', *self.DEVICES)
         self.addCleanup(self.d.stop)
         self.url = f'ipc://{self.d.folder}/sock'
         rng = np.random.default_rng(3)
@@ -53,6 +55,18 @@ class Jobs(unittest.TestCase):
         self.options = ['--k', '9', '--iterations', '6', '--tolerance', '0', '--init', self.folder + '/start.npy']
         self.centres, self.inertia = lloyd(self.x, self.x[:9], 6)
 
+    def hearth(self, *args, url=None, rc=0):
+        out = subprocess.run([BUILD + '/hearth', '--server', url or self.url, '--json', *args], capture_output=True, text=True, check=False,
+                             timeout=PATIENCE, env={**os.environ, 'HEARTH_TOKEN': self.token})
+        self.assertEqual(out.returncode, rc, (args, out.stdout + out.stderr))
+        return [json.loads(line) for line in out.stdout.splitlines()][-1] if rc == 0 else out.stdout + out.stderr
+
+    def same(self, row):
+        self.assertEqual(row['iterations'], 6)
+        self.assertLess(abs(row['inertia'] / self.inertia - 1), 1e-8)  # its record has 9 digits
+
+
+class Jobs(Server):
     def kill(self):
         """Kills the server, and starts another one on its store."""
         self.d.process.kill()
@@ -64,22 +78,12 @@ class Jobs(unittest.TestCase):
                                           stdout=subprocess.PIPE)
         self.assertIn(' ready: ', self.d.process.stdout.readline())
 
-    def hearth(self, *args, url=None, rc=0):
-        out = subprocess.run([BUILD + '/hearth', '--server', url or self.url, '--json', *args], capture_output=True, text=True, check=False,
-                             timeout=PATIENCE, env={**os.environ, 'HEARTH_TOKEN': self.token})
-        self.assertEqual(out.returncode, rc, (args, out.stdout + out.stderr))
-        return [json.loads(line) for line in out.stdout.splitlines()][-1] if rc == 0 else out.stdout + out.stderr
-
     def test_makes_its_store(self):
         """Nothing need be imported first."""
         done = subprocess.run([BUILD + '/hearth', '--store', self.folder + '/new', '--json', 'kmeans', self.folder + '/x.npy', '--k', '2',
                                '--save-as', 'halves'], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         self.assertEqual(json.loads(done.stdout)['saved_as'], 'halves')
-
-    def same(self, row):
-        self.assertEqual(row['iterations'], 6)
-        self.assertLess(abs(row['inertia'] / self.inertia - 1), 1e-8)  # its record has 9 digits
 
     def test_transports(self):
         tcp = f'tcp://127.0.0.1:{self.port}'
@@ -166,5 +170,52 @@ class Jobs(unittest.TestCase):
                 self.assertIn(words, self.hearth('kmeans', self.folder + '/' + args[0], *args[1:], rc=1))
 
 
+class Several(Server):
+    """One job on two devices, of which one computes with other instructions, and slower."""
+    DEVICES = ['--device', 'cpu:1,mem=1GiB,threads=1,isa=sse2,quota=60%']
+
+    def test_as_on_one_device(self):
+        for on in ('cpu:0', 'all', 'cpu:1,cpu:0'):
+            self.same(self.hearth('kmeans', self.folder + '/x.npy', *self.options, '--save-as', 'found', '--on', on))
+        out = self.folder + '/out'
+        os.mkdir(out)
+        self.hearth('infer', 'found', '--input', f'x={self.folder}/x.npy', '--output-dir', out)
+        self.assertGreaterEqual((np.load(out + '/label.npy') == nearest(self.x, self.centres)).mean(), 0.9999)
+
+    def test_again(self):
+        """The summary of a job has its shards, with which it comes to the same bits again."""
+        first = self.hearth('kmeans', self.folder + '/x.npy', *self.options, '--save-as', 'first', '--on', 'all')
+        self.assertTrue(all(sum(row[1:]) == 6000 and len(row) == 3 for row in first['shards']))
+        with open(self.folder + '/first.json', 'w', encoding='utf-8') as f:
+            json.dump(first, f)
+        self.hearth('data', 'put', 'points', self.folder + '/x.npy')
+        for data in (self.folder + '/x.npy', 'points'):
+            again = self.hearth('kmeans', data, *self.options, '--save-as', 'again', '--on', 'all', '--shards', self.folder + '/first.json')
+            self.assertEqual([again[key] for key in ('inertia', 'shards')], [first[key] for key in ('inertia', 'shards')])
+        for name in ('first', 'again'):
+            self.hearth('export', name, f'{self.folder}/{name}.onnx')
+        with open(self.folder + '/first.onnx', 'rb') as a, open(self.folder + '/again.onnx', 'rb') as b:
+            self.assertEqual(a.read(), b.read())
+
+    def test_plus_plus(self):
+        alone, both = (self.hearth('kmeans', self.folder + '/x.npy', '--k', '9', '--seed', '5', '--save-as', 'seeds', '--on', on) for on in ('cpu:0', 'all'))
+        self.assertEqual(alone['iterations'], both['iterations'])
+        self.assertLess(abs(alone['inertia'] / both['inertia'] - 1), 1e-8)
+
+    def test_bad_input(self):
+        np.save(self.folder + '/one.npy', self.x[:1])
+        bad = self.x.copy()
+        bad[5999, 3] = np.nan
+        np.save(self.folder + '/nan.npy', bad)
+        with open(self.folder + '/shards.json', 'w', encoding='utf-8') as f:
+            json.dump([[0, 5999, 2]], f)
+        for words, args in (('1 points are too few for 2 devices', ['one.npy', '--k', '1', '--on', 'all']),
+                            ("there is no device 'cpu:7' here", ['x.npy', '--k', '2', '--on', 'cpu:0,cpu:7']),
+                            ('the points of each of 2 devices, in all 6000', ['x.npy', '--k', '2', '--on', 'all', '--shards', self.folder + '/shards.json']),
+                            ('device cpu:1: point 5999, column 3 is nan', ['nan.npy', '--k', '3', '--on', 'all'])):
+            with self.subTest(words=words):
+                self.assertIn(words, self.hearth('kmeans', self.folder + '/' + args[0], *args[1:], rc=1))
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Jobs]))
+    sys.exit(tap.run([Jobs, Several]))
