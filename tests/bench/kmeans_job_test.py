@@ -211,7 +211,7 @@ class Several(Server):
             json.dump([[0, 5999, 2]], f)
         for words, args in (('1 points are too few for 2 devices', ['one.npy', '--k', '1', '--on', 'all']),
                             ("there is no device 'cpu:7' here", ['x.npy', '--k', '2', '--on', 'cpu:0,cpu:7']),
-                            ('the points of each of 2 devices, in all 6000', ['x.npy', '--k', '2', '--on', 'all', '--shards', self.folder + '/shards.json']),
+                            ('the samples of each of 2 devices, at first 1 at least, in all 6000', ['x.npy', '--k', '2', '--on', 'all', '--shards', self.folder + '/shards.json']),
                             ('device cpu:1: point 5999, column 3 is nan', ['nan.npy', '--k', '3', '--on', 'all'])):
             with self.subTest(words=words):
                 self.assertIn(words, self.hearth('kmeans', self.folder + '/' + args[0], *args[1:], rc=1))

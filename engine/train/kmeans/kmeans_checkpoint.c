@@ -45,7 +45,7 @@ hth_err kmeans_save(kmeans_job *job)
     json_t *held = json_array();
     json_t *doc = hth_checkpoint_doc(
         &(hth_checkpoint){job->args, (int64_t)iterations, (int64_t)job->spec.what.iterations,
-                          job->history, held, kmeans_ran_ms(job), NULL});
+                          job->history, held, kmeans_ran_ms(job), kmeans_shards_of(job)});
     json_decref(held);
     json_object_set_new(doc, CHECKPOINT_SEEDED, json_integer((json_int_t)job->at.seeded));
     put.meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -110,6 +110,7 @@ static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centro
         saved->iterations = (size_t)step;
         saved->seeded = step == 0 ? (size_t)seeded : 0;
         job->saved = step;
+        json_array_extend(job->shards, json_object_get(doc, "shards"));
         job->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));
         err =
             json_array_extend(job->history, history) == 0 ? HTH_OK : hth_no_memory("a checkpoint");

@@ -6,7 +6,7 @@
 // A round is a pass: the first look, k-means++ (the lead's alone), an iteration, empty clusters,
 // the last labels. What crosses lies in the group's shared memory after what a new member takes:
 //
-//   state of a run | inertia and ms of each iteration | labels of all points | a part per member
+//   state of a run | each iteration: inertia, ms, shards | labels of all points | a part per member
 //
 // A part is written before it is handed in, and read until the next round begins, for which all
 // must have arrived. Labels are shared because shards change from one iteration to the next: who
@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "engine/train/train.h"
+#include "group/sequence.h"
 
 #include <math.h>
 #include <string.h>
@@ -148,9 +149,7 @@ hth_err kmeans_group_open(kmeans_job *job, size_t iterations)
     }
     *group = (kmeans_group){.member = job->r->member - 1,
                             .members = kmeans_group_members(job),
-                            .since_ns = hth_now_ns(),
-                            .sequence = json_array()};
-    HTH_TRY(group->sequence != NULL ? HTH_OK : hth_no_memory("a K-means job"));
+                            .since_ns = hth_now_ns()};
     HTH_TRY(group_join(job, group, iterations));
     group_place(job, group);
     return HTH_OK;
@@ -162,7 +161,6 @@ void kmeans_group_close(kmeans_job *job)
     if (group != NULL) {
         job->labels = NULL; // the group's
         hth_group_leave(group->exchange);
-        json_decref(group->sequence);
         hth_free(group);
         job->group = NULL;
     }
@@ -267,6 +265,18 @@ static void group_begin(kmeans_job *job)
     job->pass_ns = 0;
 }
 
+// group_shards notes the shards of an iteration where they are others than before.
+static hth_err group_shards(kmeans_job *job, size_t iteration,
+                            const int64_t shards[HTH_GROUP_MEMBERS])
+{
+    int64_t before[HTH_GROUP_MEMBERS] = {0};
+    int members = job->group->members;
+    bool any = hth_sequence_at(job->shards, members, (int64_t)iteration, before);
+    return any && memcmp(before, shards, (size_t)members * sizeof *before) == 0
+               ? HTH_OK
+               : hth_sequence_add(job->shards, members, (int64_t)iteration, shards);
+}
+
 // All parts are there: the pass ends.
 static hth_err group_joined(kmeans_job *job)
 {
@@ -283,6 +293,7 @@ static hth_err group_joined(kmeans_job *job)
     if (job->at.phase == HTH_KMEANS_ITERATES) {
         group->took = group_taking(group);
         group->broke = false;
+        HTH_TRY(group_shards(job, job->at.iterations, group->round.shards));
     }
     (void)hth_group_loss(group->exchange, group->round.step, &ms);
     job->part_ns += (uint64_t)(ms * 1e6);
@@ -325,8 +336,11 @@ static void group_gives(const kmeans_job *job)
     hth_kmeans_state_write(job->run, group->state);
     json_array_foreach(job->history, i, row)
     {
-        group->past[i] = (kmeans_past){json_number_value(json_array_get(row, 0)),
-                                       json_number_value(json_array_get(row, 1))};
+        kmeans_past *past = &group->past[i];
+        past->inertia = json_number_value(json_array_get(row, 0));
+        past->ms = json_number_value(json_array_get(row, 1));
+        memset(past->shards, 0, sizeof past->shards);
+        (void)hth_sequence_at(job->shards, group->members, (int64_t)i, past->shards);
     }
     hth_group_gave(group->exchange);
 }
@@ -337,11 +351,14 @@ static hth_err group_takes(kmeans_job *job)
     HTH_TRY(hth_kmeans_state_read(job->run, group->state));
     job->at = hth_kmeans_where(job->run);
     json_array_clear(job->history);
+    json_array_clear(job->shards);
     for (size_t i = 0; i < job->at.iterations; i++) {
-        if (json_array_append_new(job->history, json_pack("[f, f, i]", group->past[i].inertia,
-                                                          group->past[i].ms, 0)) != 0) {
+        const kmeans_past *past = &group->past[i];
+        if (json_array_append_new(job->history,
+                                  json_pack("[f, f, i]", past->inertia, past->ms, 0)) != 0) {
             return hth_no_memory("a K-means job");
         }
+        HTH_TRY(group_shards(job, i, past->shards));
     }
     job->kept = job->at.iterations;
     job->total_ms = 0;
@@ -349,6 +366,13 @@ static hth_err group_takes(kmeans_job *job)
     group->took = 0;
     hth_group_took(group->exchange);
     return HTH_OK;
+}
+
+void kmeans_group_park(const kmeans_job *job)
+{
+    if (job->group != NULL && hth_group_parks(job->group->exchange)) {
+        group_gives(job);
+    }
 }
 
 hth_err kmeans_group_slice(kmeans_job *job, bool *over)
@@ -391,9 +415,4 @@ json_t *kmeans_group_row(const kmeans_job *job)
                                               seat[i].sample_us / 1e3, "joined", seat[i].joined));
     }
     return rows;
-}
-
-json_t *kmeans_group_sequence(const kmeans_job *job)
-{
-    return job->group->sequence;
 }

@@ -10,6 +10,7 @@
 // An iteration that is done.
 typedef struct kmeans_past {
     double inertia, ms;
+    int64_t shards[HTH_GROUP_MEMBERS];
 } kmeans_past;
 
 struct kmeans_group {
@@ -30,7 +31,6 @@ struct kmeans_group {
     uint64_t since_ns;            // when anything came last
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS];
-    json_t *sequence;
 };
 
 // kmeans_shards.c

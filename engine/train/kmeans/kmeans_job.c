@@ -264,7 +264,11 @@ static void kmeans_number(hth_job *job, uint64_t id)
 
 static hth_err kmeans_save_now(hth_job *job)
 {
-    return kmeans_leads(kmeans_job_of(job)) ? kmeans_save(kmeans_job_of(job)) : HTH_OK;
+    if (!kmeans_leads(kmeans_job_of(job))) {
+        kmeans_group_park(kmeans_job_of(job));
+        return HTH_OK;
+    }
+    return kmeans_save(kmeans_job_of(job));
 }
 
 static int64_t kmeans_saved(const hth_job *job)

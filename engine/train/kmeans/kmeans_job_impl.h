@@ -30,6 +30,7 @@ typedef struct kmeans_job {
     kmeans_group *group; // NULL: it is on one device
     size_t kept;         // iterations before the run that is at work
     size_t seeded;       // centroids of k-means++ that were told of
+    json_t *shards;      // those of each iteration (group/sequence.h); empty: on one device
     json_t *history;     // [[inertia, ms, 0], ..]
     json_t *planned;
     double predicted_ns; // an iteration
@@ -63,6 +64,12 @@ static inline bool kmeans_leads(const kmeans_job *job)
     return job->r->member <= 1;
 }
 
+// kmeans_shards_of is what a checkpoint, and who asks, get of job->shards.
+static inline json_t *kmeans_shards_of(const kmeans_job *job)
+{
+    return json_array_size(job->shards) > 0 ? job->shards : NULL;
+}
+
 // kmeans_job.c
 extern const hth_job_ops kmeans_job_ops;
 // kmeans_part computes until the slice is over, or a pass is. On the device's other threads.
@@ -86,9 +93,8 @@ void kmeans_group_close(kmeans_job *job); // leaves
 hth_err kmeans_group_slice(kmeans_job *job, bool *over);
 // kmeans_group_row is [{"member", "samples", "sample_ms", "joined"}, ..], the caller's.
 json_t *kmeans_group_row(const kmeans_job *job);
-// kmeans_group_sequence is [[iteration, points of member 0, 1, ..], ..], whenever shards changed;
-// the job's.
-json_t *kmeans_group_sequence(const kmeans_job *job);
+// kmeans_group_park leaves the group's state in its memory if nobody else has it.
+void kmeans_group_park(const kmeans_job *job);
 
 // kmeans_checkpoint.c
 // kmeans_save makes a checkpoint of where the job stands. kmeans_load reads the last one:

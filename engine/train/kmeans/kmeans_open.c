@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "base/size.h"
 #include "engine/train/kmeans/kmeans_model.h"
+#include "group/sequence.h"
 #include "runtime/tenants/owner.h"
 #include "runtime/tenants/quota.h"
 #include "runtime/tenants/tenant.h"
@@ -223,6 +224,10 @@ static hth_err open_run(kmeans_job *job)
     hth_err err = open_begin(job, &saved);
     hth_free(centroids);
     job->kept = job->at.iterations = saved.iterations;
+    if (err == HTH_OK && job->group == NULL && json_array_size(job->shards) > 0) {
+        const int64_t all = (int64_t)job->source.n; // on several devices so far
+        err = hth_sequence_add(job->shards, 1, (int64_t)saved.iterations, &all);
+    }
     return err;
 }
 
@@ -288,6 +293,7 @@ void kmeans_free(hth_job *base)
     hth_free(job->start);
     json_decref(job->planned);
     json_decref(job->history);
+    json_decref(job->shards);
     json_decref(job->args);
     hth_free(job);
 }
@@ -306,6 +312,7 @@ hth_err hth_kmeans_job_open(hth_models *ms, hth_request *request, hth_train_even
                         .r = request,
                         .events = events,
                         .history = json_array(),
+                        .shards = json_array(),
                         .room = -1,
                         .saved = -1,
                         .points = OPEN_POINTS};

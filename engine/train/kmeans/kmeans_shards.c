@@ -4,6 +4,8 @@
 // of them is as exact as times are.
 #include "engine/train/kmeans/kmeans_group.h"
 
+#include "group/sequence.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -29,53 +31,22 @@ static const json_t *shards_given(const kmeans_job *job)
     return json_is_object(given) ? json_object_get(given, "shards") : given;
 }
 
-// A row is an iteration and each member's points.
-static bool shards_row(const json_t *row, int members, int64_t n)
-{
-    bool good = json_array_size(row) == (size_t)members + 1;
-    for (int i = 0; i <= members && good; i++) {
-        const json_t *number = json_array_get(row, (size_t)i);
-        json_int_t value = json_integer_value(number);
-        good = json_is_integer(number) && value >= 0 && (i == 0 || value <= n);
-        n -= i > 0 ? value : 0;
-    }
-    return good && n == 0;
-}
-
 hth_err kmeans_shards_check(const kmeans_job *job)
 {
-    const json_t *given = shards_given(job);
-    int members = kmeans_group_members(job);
-    if (json_object_get(job->args, "shards") == NULL || job->spec.resume) {
-        return HTH_OK; // a job that goes on may have other devices by now
-    }
-    bool good = json_array_size(given) > 0;
-    for (size_t i = 0; i < json_array_size(given) && good; i++) {
-        good = shards_row(json_array_get(given, i), members, (int64_t)job->source.n);
-    }
-    return good ? HTH_OK
-                : hth_fail(HTH_EINVAL,
-                           "shards are rows of an iteration and the points of each of %d devices, "
-                           "in all %zu: [[0, ..], ..]",
-                           members, job->source.n);
+    bool any = json_object_get(job->args, "shards") != NULL;
+    return any && !job->spec.resume // one that goes on may have other devices by now
+               ? hth_sequence_check(shards_given(job), kmeans_group_members(job),
+                                    (int64_t)job->source.n)
+               : HTH_OK;
 }
 
 // The shards that were given for an iteration; false: there are none that who is there can have.
 static bool shards_replayed(const kmeans_job *job, const hth_shard_member *member,
                             int64_t n[HTH_GROUP_MEMBERS])
 {
-    size_t i;
-    json_t *row;
-    const json_t *given = shards_given(job), *last = NULL;
-    json_array_foreach(given, i, row)
-    {
-        bool begun = json_integer_value(json_array_get(row, 0)) <= (json_int_t)job->at.iterations;
-        last = begun ? row : last;
-    }
-    for (int k = 0; k < job->group->members; k++) {
-        n[k] = json_integer_value(json_array_get(last, (size_t)k + 1));
-    }
-    return last != NULL && hth_shards_fit(member, job->group->members, (int64_t)job->source.n, n);
+    int members = job->group->members;
+    return hth_sequence_at(shards_given(job), members, (int64_t)job->at.iterations, n) &&
+           hth_shards_fit(member, members, (int64_t)job->source.n, n);
 }
 
 // ---- shards by times
@@ -130,24 +101,15 @@ static void shards_even(const kmeans_job *job, const hth_shard_member *member,
     shards_cut(job, even, n);
 }
 
-// shards_note has the job's summary, and if `told` its log, show shards that are others than
-// before.
-static void shards_note(kmeans_job *job, bool told)
+static void shards_tell(kmeans_job *job)
 {
-    kmeans_group *group = job->group;
     char text[80 + 24 * HTH_GROUP_MEMBERS];
-    json_t *row = json_array();
-    json_array_append_new(row, json_integer((json_int_t)job->at.iterations));
     int n = snprintf(text, sizeof text,
                      "points of each device from iteration %zu on:", job->at.iterations + 1);
-    for (int i = 0; i < group->members; i++) {
-        json_array_append_new(row, json_integer(group->shards[i]));
-        n += snprintf(text + n, sizeof text - (size_t)n, " %lld", (long long)group->shards[i]);
+    for (int i = 0; i < job->group->members; i++) {
+        n += snprintf(text + n, sizeof text - (size_t)n, " %lld", (long long)job->group->shards[i]);
     }
-    json_array_append_new(group->sequence, row);
-    if (told) {
-        kmeans_log(job, "info", text);
-    }
+    kmeans_log(job, "info", text);
 }
 
 static void shards_decide(kmeans_job *job, const hth_shard_member *member)
@@ -166,7 +128,9 @@ static void shards_decide(kmeans_job *job, const hth_shard_member *member)
     }
     if (memcmp(n, group->shards, sizeof n) != 0) {
         memcpy(group->shards, n, sizeof n);
-        shards_note(job, told);
+        if (told) {
+            shards_tell(job);
+        }
     }
 }
 

@@ -111,13 +111,10 @@ json_t *kmeans_state(const hth_job *base)
 {
     const kmeans_job *job = kmeans_job_of(base);
     json_t *held = json_array();
-    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){job->args, (int64_t)job->at.iterations,
-                                                       (int64_t)job->spec.what.iterations,
-                                                       job->history, held, 0, NULL});
+    json_t *doc = hth_checkpoint_doc(&(hth_checkpoint){
+        job->args, (int64_t)job->at.iterations, (int64_t)job->spec.what.iterations, job->history,
+        held, 0, kmeans_shards_of(job)});
     json_decref(held);
-    if (job->group != NULL) {
-        json_object_set(doc, "shards", kmeans_group_sequence(job));
-    }
     if (job->version > 0) {
         tell_result(job, doc);
     }
@@ -131,8 +128,8 @@ hth_err kmeans_summary(kmeans_job *job)
     json_object_update_new(doc, json_pack("{s:s, s:I, s:O, s:[]}", "saved_as", job->name, "steps",
                                           (json_int_t)job->at.iterations, "history", job->history,
                                           "held_out"));
-    if (job->group != NULL) {
-        json_object_set(doc, "shards", kmeans_group_sequence(job));
+    if (kmeans_shards_of(job) != NULL) {
+        json_object_set(doc, "shards", job->shards);
     }
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
