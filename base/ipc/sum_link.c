@@ -72,7 +72,11 @@ hth_err hth_sum_link_receive(int fd, uint64_t ns, hth_sum_message *message, int 
     if (ns > 0) {
         HTH_TRY(hth_sum_link_wait(fd, ns));
     }
-    if (!hth_fd_receive(fd, message, sizeof *message, to, MSG_DONTWAIT)) {
+    bool got = hth_fd_receive(fd, message, sizeof *message, to, MSG_DONTWAIT);
+    if (!got && errno == ECONNRESET) { // said first where the other side left something unread
+        got = hth_fd_receive(fd, message, sizeof *message, to, MSG_DONTWAIT);
+    }
+    if (!got) {
         if (errno == EAGAIN || errno == EINTR) {
             return HTH_ETIMEDOUT;
         }

@@ -129,6 +129,24 @@ static void the_end_says_whether_all_have_ended(void **state)
     (void)state;
 }
 
+// A job that ends does not read its last answer: what it said before counts all the same.
+static void what_was_said_before_the_end_is_heard(void **state)
+{
+    engine e;
+    hearth_exchange_part part;
+    engine_open(&e);
+    engine_hello(&e);
+    engine_says(&e, (hth_sum_message){.what = HTH_SUM_BROADCAST, .id = 1, .count = 8});
+    assert_int_equal(hearth_exchange_next(e.exchange, 0, &part), HEARTH_OK);
+    assert_int_equal(hearth_exchange_done(e.exchange, &part), HEARTH_OK);
+    engine_says(&e, (hth_sum_message){.what = HTH_SUM_BYE, .count = 1});
+    close(e.link);
+    e.link = -1;
+    assert_int_equal(hearth_exchange_next(e.exchange, 0, &part), HEARTH_ENOENT);
+    engine_close(&e);
+    (void)state;
+}
+
 static void a_job_that_goes_says_so(void **state)
 {
     engine e;
@@ -192,6 +210,7 @@ int main(void)
         cmocka_unit_test(parts_are_the_job_s_memory),
         cmocka_unit_test(parts_outside_the_memory_are_refused),
         cmocka_unit_test(the_end_says_whether_all_have_ended),
+        cmocka_unit_test(what_was_said_before_the_end_is_heard),
         cmocka_unit_test(a_job_that_goes_says_so),
         cmocka_unit_test(a_job_that_begins_again_is_refused),
         cmocka_unit_test(failing_tells_the_job),
