@@ -11,8 +11,9 @@ bench: all ## a local socket against a bare one, serving, the planner on network
 	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
 	$(Q)for b in $(BENCHBIN); do echo "== $$b"; $$b || exit 1; done
 	$(Q)[ -z "$(VGG19)" ] || sh tests/spill_test.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
-bench-group: all ## one job on two CPU devices against the sum of both alone, and DDP over gloo
+bench-group: all ## one job on two CPU devices against the sum of both alone, K-means too, and DDP over gloo
 	$(Q)python3 tests/bench/group.py --build $(B) digits resnet50
+	$(Q)python3 tests/bench/kmeans_group.py --build $(B)
 bench-fair: $(B)/tests/bench/fair_bench ## shares of a simulated cluster: cost of a decision, waits, share error, completion
 	$(Q)$(B)/tests/bench/fair_bench
 bench-jobs: all ## a device shared by tenants' training jobs: weights, first step, elastic budgets
