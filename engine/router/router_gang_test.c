@@ -4,6 +4,8 @@
 #include "engine/router/router.h"
 #include "tests/rig/group_job.h"
 
+#include "base/settings.h"
+
 #define ENDLESS "\"epochs\":1000000"
 
 typedef struct rig {
@@ -33,13 +35,13 @@ static char *job_text(const rig *r, const char *name, const char *on, const char
 static void job_start(rig *r, job *j, const char *name, const char *on, const char *more)
 {
     j->text = job_text(r, name, on, more);
-    j->c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = j->text}};
+    j->c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = j->text, .tenant = as_tenant}};
     call_start(r->f.engine, &j->c);
 }
 
-// rig_open has two devices with memory for one and a half members, or jobs of batches as large as
-// their shards.
-static void rig_open(rig *r)
+// rig_open has two devices with memory for `times` members, or jobs of batches as large as their
+// shards.
+static void rig_open(rig *r, double times)
 {
     char devices[120];
     strcpy(r->budget, "64MiB");
@@ -53,7 +55,7 @@ static void rig_open(rig *r)
     hth_engine_close(r->f.engine);
     snprintf(r->budget, sizeof r->budget, "%.0fKiB", bytes / 1024 + 1);
     snprintf(devices, sizeof devices, "cpu:0,mem=%.0fKiB,threads=1 cpu:1,mem=%.0fKiB,threads=1",
-             bytes * 1.5 / 1024, bytes * 1.5 / 1024);
+             bytes * times / 1024, bytes * times / 1024);
     hth_engine_config config = {.device = devices, .resume = true};
     assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
 }
@@ -122,7 +124,7 @@ static void paused(void **state)
 {
     rig r;
     job one, two;
-    rig_open(&r);
+    rig_open(&r, 1.5);
     job_start(&r, &one, "one", "all", ENDLESS);
     goes_on(&r, "one");
     change(&r, "pause", "one");
@@ -139,7 +141,7 @@ static void paused(void **state)
 
 // Two groups begin in opposite orders, as jobs of one device and priorities have it: the younger
 // one gives its memory back, whether that is its lead's or another member's.
-static void crossed(rig *r, const char *on)
+static void crossed(rig *r, const char *on, const char *waits)
 {
     job first, one, two;
     job_start(r, &first, "first", "cpu:1", ENDLESS);
@@ -148,12 +150,12 @@ static void crossed(rig *r, const char *on)
     until_state(r, "one", "running", ""); // its lead
     job_start(r, &two, "two", on, ENDLESS ",\"priority\":9");
     if (strncmp(on, "cpu:1", 5) == 0) {
-        until_state(r, "two", "queued", "of device memory");
+        until_state(r, "two", "queued", waits);
         change(r, "cancel", "first");
         until_state(r, "two", "running", "");
         until_logged(r, "two", "gave its memory back to job 'one', which is older");
     } else {
-        until_state(r, "two", "queued", "of device memory");
+        until_state(r, "two", "queued", waits);
         change(r, "cancel", "first");
     }
     assert_int_equal(call_wait(&first.c), HTH_ECANCELED);
@@ -170,9 +172,29 @@ static void crossed(rig *r, const char *on)
 static void opposite(void **state)
 {
     rig r;
-    rig_open(&r);
-    crossed(&r, "cpu:1,cpu:0");
-    crossed(&r, "cpu:0,cpu:1");
+    rig_open(&r, 1.5);
+    crossed(&r, "cpu:1,cpu:0", "of device memory");
+    crossed(&r, "cpu:0,cpu:1", "of device memory");
+    rig_close(&r);
+}
+
+// The same where there is memory for all, but a tenant may have one job at work on a device.
+static void limited(void **state)
+{
+    rig r;
+    char path[100];
+    rig_open(&r, 5);
+    snprintf(path, sizeof path, "%s/tenants", r.f.dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("alice jobs=1\n", file);
+    fclose(file);
+    assert_ok(hth_setting_set("tenant.file", path));
+    json_decref(told(&r.f, "tenants", "{\"read\":true}"));
+    as_tenant = "alice";
+    crossed(&r, "cpu:1,cpu:0", "tenant 'alice' has 1 of 1 jobs running");
+    as_tenant = NULL;
+    hth_setting_reset();
     rig_close(&r);
 }
 
@@ -181,7 +203,7 @@ static void resumed(void **state)
 {
     rig r;
     job older, younger, single;
-    rig_open(&r);
+    rig_open(&r, 1.5);
     job_start(&r, &older, "older", "all", ENDLESS);
     goes_on(&r, "older");
     change(&r, "pause", "older");
@@ -215,7 +237,7 @@ static void ended(void **state)
 {
     rig r;
     job first, one;
-    rig_open(&r);
+    rig_open(&r, 1.5);
     job_start(&r, &first, "first", "cpu:1", ENDLESS);
     goes_on(&r, "first");
     int open_fds = test_open_fds();
@@ -234,10 +256,8 @@ static void ended(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paused),
-        cmocka_unit_test(opposite),
-        cmocka_unit_test(resumed),
-        cmocka_unit_test(ended),
+        cmocka_unit_test(paused),  cmocka_unit_test(opposite), cmocka_unit_test(limited),
+        cmocka_unit_test(resumed), cmocka_unit_test(ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
