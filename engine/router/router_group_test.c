@@ -241,6 +241,7 @@ static void refused(void **state)
         expect(&f, &mlp, data, more,
                "the samples of each of 2 devices, at first 1 at least, in all 4");
     }
+    expect(&f, &mlp, data, "{\"shards\": [[0, 4]]}", "--shards is for several devices");
     // a member's refusal is the job's, whose lead could have gone on
     prepare(&f, &unet, data);
     expect(&f, &unet, data, "{\"on\": \"cpu:0,cpu:1\"}", "device cpu:1: ");

@@ -274,6 +274,19 @@ static hth_err job_class_axis(hth_train_job *job)
                : HTH_OK;
 }
 
+// job_alone refuses what is said about several devices. One that goes on may have had them.
+static hth_err job_alone(hth_train_job *job)
+{
+    bool server = job->spec.server && json_object_get(job->args, "on") == NULL;
+    bool shards = json_object_get(job->args, "shards") != NULL;
+    job->spec.server = false;
+    if (job->spec.resume || !(server || shards)) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_EINVAL, "%s is for several devices: --on names them",
+                    server ? "--reduce ps" : "--shards");
+}
+
 // A group takes a batch in shards, not in parts, and searches for no better plans. Members but the
 // lead evaluate and store nothing.
 static hth_err job_group(hth_train_job *job)
@@ -282,10 +295,7 @@ static hth_err job_group(hth_train_job *job)
     s->group = job->r->member > 0;
     HTH_TRY(hth_train_rank_open(job));
     if (!s->group) {
-        bool asked = s->server && !s->resume && json_object_get(job->args, "on") == NULL;
-        s->server = false;
-        return asked ? hth_fail(HTH_EINVAL, "--reduce ps is for several devices: --on names them")
-                     : HTH_OK;
+        return job_alone(job);
     }
     if (s->accumulate > 1) {
         return hth_fail(HTH_EINVAL,
