@@ -160,7 +160,7 @@ class Exchanges(Servers):
                 ended = self.ranks(n, save_as=f'of{n}')
                 self.assertEqual(ended[1:], [None] * (n - 1))
                 self.assertIsInstance(ended[0], hearth.Trained, ended)
-        self.expect_same(ended[0].losses)
+                self.expect_same(ended[0].losses)
                 with hearth.Client(self.url(0)) as h:
                     x = np.ones((3, 12), np.float32)
                     a, b = (list(h.infer(m, {'x': x}).values())[0] for m in ('alone', f'of{n}'))
@@ -287,6 +287,9 @@ class Exchanges(Servers):
             for case in cases:
                 with self.subTest(case), self.assertRaises(hearth.Error):
                     h.query('train', model='net', data=self.data, save_as='bad', **{**TASK, **case})
+        with hearth.Client(self.url(0)) as h, Sums(1).exchange(0) as x:
+            with self.assertRaisesRegex(hearth.InvalidArgument, "kind 'kmeans' can be no rank"):
+                h.query('train', kind='kmeans', k=2, data=self.data, save_as='points', exchange=x.argument)
         for option in ({'reduce': 'ps'}, {'sync_bn': True}):
             ended = self.ranks(2, save_as='one-server', **option)
             self.assertTrue(any('is for the devices of one server, not for ranks' in str(e) for e in ended), ended)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "engine/train/kmeans/kmeans_job.h"
+#include "runtime/arguments.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,9 @@ hth_err hth_train_kind_open(hth_models *ms, hth_request *request, hth_train_even
     if (kind == NULL) {
         err = hth_fail(HTH_EINVAL, "there is no kind of job '%.40s': 'train' or 'kmeans'",
                        json_string_value(json_object_get(args, "kind")));
+    }
+    if (kind != NULL && kind != &kinds[0] && json_object_get(args, HTH_RANK_KEY) != NULL) {
+        err = hth_fail(HTH_EINVAL, "a job of the kind '%s' can be no rank of several", kind->name);
     }
     json_decref(args);
     HTH_TRY(err);
