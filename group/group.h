@@ -131,7 +131,8 @@ bool hth_group_alone(hth_group *group);
 // gradients being their mean.
 void hth_group_weigh(hth_group *group, double weight);
 // hth_group_ready hands a slot in. hth_group_place is where it may be written before, so that
-// nothing is copied then; NULL: nowhere. What lies there does not outlive the round.
+// nothing is copied then; NULL: nowhere. What lies there does not outlive the round. Places and
+// sums are 64-byte aligned: kernels write and read them.
 float *hth_group_place(hth_group *group, int slot);
 void hth_group_ready(hth_group *group, int slot, const float *content);
 // hth_group_advance sums a part of what all have handed in, between two operators of a pass: a

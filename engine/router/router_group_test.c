@@ -248,6 +248,27 @@ static void refused(void **state)
     fixture_close(&f);
 }
 
+// A device whose kernels do not run on the host hands in all that it has when its pass has ended,
+// and cannot wait in the middle of one.
+static void queued(void **state)
+{
+    static const char *const more[] = {
+        "{\"on\": \"all\"}", "{\"on\": \"all\", \"shards\": [[0, 1, 3]], \"budget\": \"60%\"}"};
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    devices_open(&f, "cpu:0,mem=128MiB,threads=1 fake:mem=128MiB,seed=3", false);
+    prepare(&f, &mlp, data);
+    for (int i = 0; i < 2; i++) {
+        json_t *doc = train_all(&f, &mlp, data, more[i], want);
+        check_losses(mlp.model, more[i], doc, want);
+        json_decref(doc);
+    }
+    expect(&f, &mlp, data, "{\"on\": \"all\", \"sync-bn\": true}",
+           "--sync-bn needs CPU devices: device fake");
+    fixture_close(&f);
+}
+
 // ---- commands
 
 static char *long_job(const training *t, const char *data, const char *name)
@@ -456,7 +477,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(losses),      cmocka_unit_test(sync_bn),     cmocka_unit_test(last_sample),
         cmocka_unit_test(bits),        cmocka_unit_test(server),      cmocka_unit_test(refused),
         cmocka_unit_test(commands),    cmocka_unit_test(sync_groups), cmocka_unit_test(killed),
-        cmocka_unit_test(killed_sync), cmocka_unit_test(restarted),
+        cmocka_unit_test(killed_sync), cmocka_unit_test(queued),      cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

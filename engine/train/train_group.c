@@ -7,7 +7,8 @@
 // Each member is a job of its own device's queue, with its own plan; member 0, the lead, is the one
 // that the user sees: it alone evaluates, writes checkpoints and the result, and decides when the
 // job ends. What it decides, shards included, others find in the exchange. A slice of a job never
-// waits for long: it comes again.
+// waits for long: it comes again. With sync_bn alone a pass waits for the others' in its middle, on
+// the thread that steps compute on, while the device's own serves requests.
 #include "engine/train/train_job_impl.h"
 
 #include "base/alloc.h"
