@@ -440,7 +440,7 @@ HEARTH_API const char *hearth_exchange_argument(const hearth_exchange *exchange)
 // comes, and are to be ended.
 HEARTH_API hearth_status hearth_exchange_next(hearth_exchange *exchange, uint64_t timeout_ms,
                                               hearth_exchange_part *part);
-// hearth_exchange_done says that a part's sum is there. HEARTH_EBUSY: the job does not read.
+// hearth_exchange_done says that a part's sum is there. Blocks while the job has no room for it.
 HEARTH_API hearth_status hearth_exchange_done(hearth_exchange *exchange,
                                               const hearth_exchange_part *part);
 // hearth_exchange_fail ends the job, with a checkpoint on rank 0: another rank was lost.

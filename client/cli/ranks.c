@@ -30,8 +30,8 @@ struct hth_ranks {
 
 // ---- the plug-in
 
-// ranks_plugin opens the plug-in beside this program, in the lib folder next to that, or where
-// libraries are.
+// ranks_plugin opens the plug-in from this program's folder, from ../lib, or where the system finds
+// libraries.
 static void *ranks_plugin(void)
 {
     static const char *const form[] = {"%s/" HTH_MPI_FILE, "%s/../lib/" HTH_MPI_FILE};

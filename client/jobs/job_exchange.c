@@ -7,11 +7,13 @@
 #include "base/ipc/memfd.h"
 #include "base/ipc/sum_link.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define EXCHANGE_RANKS   16
+#define EXCHANGE_WAIT_MS 1000
 #define EXCHANGE_WAIT_NS 1000000000u // between two looks, where the wait has no end
 
 struct hearth_exchange {
@@ -178,12 +180,13 @@ hearth_status hearth_exchange_next(hearth_exchange *exchange, uint64_t timeout_m
 hearth_status hearth_exchange_done(hearth_exchange *exchange, const hearth_exchange_part *part)
 {
     hth_sum_message m = {.what = HTH_SUM_DONE, .id = part->id};
-    hth_err err = hth_sum_link_send(exchange->link, &m, -1);
-    if (err == HTH_ECANCELED) { // the job has ended, perhaps as it should: the next part tells
-        return HEARTH_OK;
+    struct pollfd room = {.fd = exchange->link, .events = POLLOUT};
+    hth_err err;
+    while ((err = hth_sum_link_send(exchange->link, &m, -1)) == HTH_EBUSY) {
+        (void)poll(&room, 1, EXCHANGE_WAIT_MS); // the job computes: it reads between operators
     }
-    return (hearth_status)(err == HTH_EBUSY ? hth_fail(err, "the job does not read its answers")
-                                            : err);
+    // If the job has ended, perhaps as it should, the next part tells.
+    return (hearth_status)(err == HTH_ECANCELED ? HTH_OK : err);
 }
 
 void hearth_exchange_fail(hearth_exchange *exchange, const char *why)

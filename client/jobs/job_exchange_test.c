@@ -7,6 +7,9 @@
 #include "base/test.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -187,6 +190,40 @@ static void failing_tells_the_job(void **state)
     (void)state;
 }
 
+#define ANSWERS 2000 // more than a socket holds
+
+// Reads nothing before there is no room left.
+static void *reads_late(void *arg)
+{
+    const engine *e = arg;
+    hth_sum_message m;
+    struct pollfd p = {.fd = hearth_exchange_fd(e->exchange), .events = POLLOUT};
+    while (poll(&p, 1, 0) > 0) {
+        sched_yield();
+    }
+    for (uint64_t i = 0; i < ANSWERS; i++) {
+        while (hth_sum_link_receive(e->link, 1000000000, &m, NULL) == HTH_ETIMEDOUT) {
+        }
+        assert_int_equal(m.id, i);
+    }
+    return NULL;
+}
+
+static void no_answer_is_lost_to_a_job_that_computes(void **state)
+{
+    engine e;
+    pthread_t thread;
+    engine_open(&e);
+    assert_int_equal(pthread_create(&thread, NULL, reads_late, &e), 0);
+    for (uint64_t i = 0; i < ANSWERS; i++) {
+        const hearth_exchange_part part = {.id = i};
+        assert_int_equal(hearth_exchange_done(e.exchange, &part), HEARTH_OK);
+    }
+    pthread_join(thread, NULL);
+    engine_close(&e);
+    (void)state;
+}
+
 static hth_err open_once(void)
 {
     hearth_exchange *exchange;
@@ -214,6 +251,7 @@ int main(void)
         cmocka_unit_test(a_job_that_goes_says_so),
         cmocka_unit_test(a_job_that_begins_again_is_refused),
         cmocka_unit_test(failing_tells_the_job),
+        cmocka_unit_test(no_answer_is_lost_to_a_job_that_computes),
         cmocka_unit_test(no_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

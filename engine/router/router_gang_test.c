@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups on two devices, each of which has memory for one member: whoever waits for whom, all of
-// them make steps in the end.
+// Groups on two devices, each with memory for one member: whichever group waits for the other, both
+// make progress in the end.
 #include "engine/router/router.h"
 #include "tests/rig/group_job.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Points that are read from a disk at each pass: iterations over a file that is in no cache, beside
-// reading the same file with nothing else, in turns.
+// Points that each pass reads from a disk: iterations over a file that is in no cache, compared
+// with plain reads of the same file, in turns.
 //
 // usage: kmeans_stream [FOLDER [MIB K THREADS]]
 // Makes a file of random points in FOLDER, of 100 columns, and takes it away again. Prints MB/s of
