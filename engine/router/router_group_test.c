@@ -117,11 +117,11 @@ static void sync_bn(void **state)
         "{\"on\": \"cpu:0,cpu:1\", \"sync-bn\": true}",
         "{\"on\": \"cpu:1,cpu:0\", \"sync-bn\": true, \"shards\": [[0, 3, 1]]}",
         "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], "
-        "\"budget\": \"60%\"}"};
+        "\"budget\": \"75%\"}"};
     static const char *const three[] = {
         "{\"on\": \"all\", \"sync-bn\": true}",
         "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 2, 1]]}",
-        "{\"on\": \"all\", \"sync-bn\": true, \"budget\": \"60%\"}"};
+        "{\"on\": \"all\", \"sync-bn\": true, \"budget\": \"75%\"}"};
     for (int members = 2; members <= 3; members++) {
         fixture f;
         char data[200];
