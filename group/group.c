@@ -331,6 +331,16 @@ static hth_err member_agrees(hth_group *group)
                            (unsigned long long)floats, (unsigned long long)r->floats);
 }
 
+// A server's state is that which it comes with: nobody else has the optimizer's. What another one
+// gave counts no more, or a member would take it and have this one take it back.
+static void server_sits(group_region *region)
+{
+    for (int i = 0; i < (int)region->members; i++) {
+        region->seat[i].holds = 0;
+    }
+    region->given = 0;
+}
+
 // Takes the seat; the lock is held.
 static hth_err member_sit(hth_group *group)
 {
@@ -345,8 +355,8 @@ static hth_err member_sit(hth_group *group)
         return hth_fail(HTH_EBUSY, "member %d of a group is there already", member);
     }
     seat_free(r, member);
-    for (int i = 0; i < (int)r->members && r->server && member == HTH_GROUP_LEAD; i++) {
-        r->seat[i].holds = 0;
+    if (r->server && member == HTH_GROUP_LEAD) {
+        server_sits(r);
     }
     seat->at = group->spec.at;
     seat->arrived = seat->summed = 0;

@@ -463,6 +463,67 @@ static void test_leaves(void **state)
     assert_int_equal(test_open_fds(), open_fds);
 }
 
+// A round of two in which member 0 has all samples.
+static void round_of(hth_group *a, hth_group *b)
+{
+    const int64_t all[HTH_GROUP_MEMBERS] = {BATCH};
+    _Atomic uint64_t points = 0;
+    const worker w = {.points = &points};
+    hth_group_round round;
+    assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(a, all));
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_ROUND);
+    worker_pass(a, &w, &round);
+    assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_ROUND);
+    hth_group_passed(b, 0, 0);
+    (void)hth_group_look(a);
+    assert_int_equal(hth_group_look(b), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(a), HTH_GROUP_SUMMED);
+}
+
+// What a parameter server gave before it died counts no more: its optimizer's state has gone, and
+// it goes on from the checkpoint that it came with. Read by then, or half read, or not at all.
+static void test_server_dies(void **state)
+{
+    for (int read = 0; read < 3; read++) {
+        hth_group *a, *b;
+        hth_group_round round;
+        int fd;
+        assert_ok(hth_group_make(2, &fd));
+        hth_group_spec lead = spec_of(HTH_GROUP_LEAD), spec = spec_of(1);
+        lead.server = spec.server = true;
+        assert_ok(hth_group_join(fd, &lead, &a));
+        assert_ok(hth_group_join(fd, &spec, &b));
+        (void)hth_group_begin(a, &round);
+        round_of(a, b);
+        assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_GIVES);
+        hth_group_gave(a);
+        if (read > 0) {
+            assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_TAKES);
+            assert_int_equal(round.step, 1);
+        }
+        if (read > 1) {
+            hth_group_took(b);
+        }
+        hth_group_leave(a);
+        assert_ok(hth_group_join(fd, &lead, &a));
+        if (read == 1) {
+            hth_group_took(b);
+        }
+        assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
+        assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_GIVES);
+        hth_group_gave(a);
+        assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_TAKES);
+        assert_int_equal(round.step, 0);
+        hth_group_took(b);
+        round_of(a, b);
+        hth_group_leave(b);
+        hth_group_leave(a);
+        close(fd);
+    }
+}
+
 // A small sum waits for all who have samples, and for nobody who has none; a member that dies, or
 // leaves, breaks it for those who wait.
 static void test_shares(void **state)
@@ -579,8 +640,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_started), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_advance),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
