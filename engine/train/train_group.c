@@ -27,6 +27,7 @@
 #define GROUP_SETTLE  8       // steps from one change of shards to the next, at least
 #define GROUP_WAIT_NS 1000000 // a slice's
 #define GROUP_TURN    "a round with sync-bn"
+#define GROUP_NEXT    "the next round with sync-bn"
 // After a time without news a slice waits for longer: the lead is paused, or evaluates.
 #define GROUP_LONG_NS    200000000u
 #define GROUP_RELAXED_NS 10000000u
@@ -51,7 +52,8 @@ struct hth_train_group {
     const json_t *replay;                       // in their place; NULL: none
     hth_store *store;
     pthread_t thread; // the device's own
-    int turn;         // held while a round with sync_bn is at work (hth_store_hold), -1: it is not
+    // Held (hth_store_hold), or -1: while a round with sync_bn is at work; to have the next one.
+    int turn, next;
 };
 
 bool hth_train_group_lead(const hth_train_job *job)
@@ -180,7 +182,8 @@ hth_err hth_train_group_open(hth_train_job *job)
                                .since_ns = hth_now_ns(),
                                .replay = group_given(job),
                                .store = job->ms->store,
-                               .turn = -1};
+                               .turn = -1,
+                               .next = -1};
     group_first(job, group->members, group->shards);
     group->good = group->shards[group->member];
     memset(group->shards, 0, sizeof group->shards); // the first change is told, too
@@ -198,6 +201,7 @@ void hth_train_group_close(hth_train_group *group)
 {
     if (group != NULL) {
         hth_store_hold_end(group->store, GROUP_TURN, group->turn);
+        hth_store_hold_end(group->store, GROUP_NEXT, group->next);
         hth_group_leave(group->exchange);
         hth_trainer_sums_close(&group->sums);
         hth_free(group->summed);
@@ -327,21 +331,40 @@ static int64_t group_at(const hth_train_job *job, int64_t step)
     return step % (job->steps / job->spec.epochs) * job->spec.batch;
 }
 
+static hth_err group_hold(hth_train_group *group, const char *what, int *fd)
+{
+    hth_err err = *fd < 0 ? hth_store_hold(group->store, what, true, fd) : HTH_OK;
+    return err == HTH_EBUSY ? HTH_OK : err;
+}
+
+static void group_hold_end(hth_train_group *group, const char *what, int *fd)
+{
+    hth_store_hold_end(group->store, what, *fd);
+    *fd = -1;
+}
+
 // With sync_bn members wait for each other in the middle of a pass, so two groups on the same
-// devices would do so crosswise: of all groups of this store one has its turn, for a round.
+// devices would do so crosswise: of all groups of this store one has its turn, for a round. Who
+// waits for it has the next one: a lead comes back at once, and would have every turn.
 static hth_err group_turn(hth_train_job *job)
 {
-    if (!job->spec.sync_bn || job->group->turn >= 0) {
+    hth_train_group *group = job->group;
+    if (!job->spec.sync_bn || group->turn >= 0) {
         return HTH_OK;
     }
-    hth_err err = hth_store_hold(job->ms->store, GROUP_TURN, true, &job->group->turn);
-    return err == HTH_EBUSY ? HTH_OK : err;
+    HTH_TRY(group_hold(group, GROUP_NEXT, &group->next));
+    if (group->next >= 0) {
+        HTH_TRY(group_hold(group, GROUP_TURN, &group->turn));
+    }
+    if (group->turn >= 0) {
+        group_hold_end(group, GROUP_NEXT, &group->next);
+    }
+    return HTH_OK;
 }
 
 static void group_turn_over(hth_train_group *group)
 {
-    hth_store_hold_end(group->store, GROUP_TURN, group->turn);
-    group->turn = -1;
+    group_hold_end(group, GROUP_TURN, &group->turn);
 }
 
 static hth_err group_lead(hth_train_job *job, int64_t step)
