@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One training job on two CPU devices of one thread each, against the sum of what each does alone with its shard, and, with a Python
-that has PyTorch, against DistributedDataParallel over gloo in two processes of one thread. Prints one JSON line for each network.
-usage, from the root: tests/bench/group.py [--build DIR] [--python PYTHON] [--batch N] [--steps N] [--rounds N] [--no-peer] [NETWORK..]
-  digits (default), resnet50, mobilenetv2, unet: the last three are exported with PYTHON's torchvision."""
+"""One training job on two CPU devices of one thread each, against the sum of what each does alone with its shard, in turns: equal devices, a
+second one with a quota or with other instructions; against even shards; and, with a Python that has PyTorch, against
+DistributedDataParallel over gloo in two processes of one thread. Prints one JSON line for each network and pair.
+--react: after each change of the second device's quota, how far the members' times are apart, of the step, after so many steps.
+usage, from the root: tests/bench/group.py [--build DIR] [--python PYTHON] [--batch N] [--steps N] [--rounds N] [--pairs PAIR,..] [--no-peer]
+                      [--react] [NETWORK..]
+  digits (default), resnet50, mobilenetv2, unet, encoder: all but the first are exported with PYTHON's torchvision. PAIR: equal, half, quarter,
+  avx2, sse2"""
 import argparse
 import json
 import os
@@ -17,33 +21,43 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.path.expanduser('~/.cache')
-SIZE = {'digits': (1, 8, 10), 'resnet50': (3, 224, 1000), 'mobilenetv2': (3, 224, 1000), 'unet': (3, 256, 0)}
+# shape of a sample; classes, or none: two for each pixel; the batch
+SIZE = {'digits': ((1, 8, 8), 10, 256), 'resnet50': ((3, 224, 224), 1000, 16), 'mobilenetv2': ((3, 224, 224), 1000, 16),
+        'unet': ((3, 256, 256), 0, 8), 'encoder': ((128,), 6, 8)}
+PAIRS = {'equal': '', 'half': ',quota=50%', 'quarter': ',quota=25%', 'avx2': ',isa=avx2', 'sse2': ',isa=sse2'}
 for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
     os.environ.pop(name, None)
 
 
 def dataset(path, name, samples):
     """Samples whose values mean nothing: a step takes as long."""
-    channels, size, classes = SIZE[name]
-    pixels = samples * channels * size * size
-    labels = [samples] if classes else [samples, size, size]
-    n = samples if classes else samples * size * size
-    head = json.dumps({'x': {'dtype': 'F32', 'shape': [samples, channels, size, size], 'data_offsets': [0, 4 * pixels]},
-                       'y': {'dtype': 'I64', 'shape': labels, 'data_offsets': [4 * pixels, 4 * pixels + 8 * n]}})
+    shape, classes = SIZE[name][:2]
+    values = 1
+    for d in shape:
+        values *= d
+    tokens = len(shape) == 1
+    size = samples * values * (8 if tokens else 4)
+    labels = [samples] if classes else [samples, *shape[1:]]
+    n = samples if classes else samples * values // shape[0]
+    head = json.dumps({'x': {'dtype': 'I64' if tokens else 'F32', 'shape': [samples, *shape], 'data_offsets': [0, size]},
+                       'y': {'dtype': 'I64', 'shape': labels, 'data_offsets': [size, size + 8 * n]}})
     head += ' ' * (-len(head) % 8)
     with open(path, 'wb') as f:
         f.write(struct.pack('<Q', len(head)) + head.encode())
         for k in range(samples):
-            f.write(struct.pack(f'<{pixels // samples}f', *((i * 37 + k * 101) % 67 / 33 - 1 for i in range(pixels // samples))))
+            if tokens:
+                f.write(struct.pack(f'<{values}q', *((i * 37 + k * 101) % 30000 for i in range(values))))
+            else:
+                f.write(struct.pack(f'<{values}f', *((i * 37 + k * 101) % 67 / 33 - 1 for i in range(values))))
         f.write(struct.pack(f'<{n}q', *(i * 7 % (classes or 2) for i in range(n))))
 
 
 class Server:
-    def __init__(self, build, folder):
+    def __init__(self, build, folder, second=''):
         self.build, self.folder = build, folder
         self.process = subprocess.Popen(
             [build + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--device', 'cpu:0,mem=8GiB,threads=1',
-             '--device', 'cpu:1,mem=8GiB,threads=1'], stdout=subprocess.PIPE, text=True)
+             '--device', 'cpu:1,mem=8GiB,threads=1' + second], stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
 
     def hearth(self, *args):
@@ -52,13 +66,33 @@ class Server:
         assert done.returncode == 0, (args, done.stderr)
         return done.stdout
 
+    def command(self, on, batch, epochs, *more):
+        return ['train', 'm', '--data', self.folder + '/data.safetensors', '--loss', 'softmax-xent', '--lr', '0.0001', '--optimizer', 'momentum',
+                '--batch', str(batch), '--epochs', str(epochs), '--save-as', 'made', '--on', on, *more]
+
     def train(self, on, batch, epochs, *more):
-        """Samples a second, of the median step after the first ones."""
-        lines = self.hearth('train', 'm', '--data', self.folder + '/data.safetensors', '--loss', 'softmax-xent', '--lr', '0.0001', '--optimizer',
-                            'momentum', '--batch', str(batch), '--epochs', str(epochs), '--save-as', 'made', '--on', on, *more).splitlines()
-        summary = json.loads(lines[-1])
+        """Samples a second, of the median step after the first ones; and the shards."""
+        lines = self.hearth(*self.command(on, batch, epochs, *more)).splitlines()
         times = [json.loads(line)['ms'] for line in lines[:-1]]
-        return {'rate': batch / statistics.median(times[len(times) // 3:]) * 1e3, 'shards': summary.get('shards')}
+        return batch / statistics.median(times[len(times) // 3:]) * 1e3, json.loads(lines[-1]).get('shards')
+
+    def react(self, batch, quota, within):
+        """Of a job whose second device's quota changes: steps until the members' times are within 5 % of the step, for each change."""
+        job = subprocess.Popen([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json', *self.command('all', batch, 100000)],
+                               stdout=subprocess.PIPE, text=True)
+        out = []
+        for part in quota:
+            self.hearth('quota', 'cpu:1', part)
+            steps = []
+            for _ in range(within):
+                job.stdout.readline()
+                members = json.loads(self.hearth('job', 'made'))['members']
+                times = [m['samples'] * m['sample_ms'] for m in members]
+                steps.append(round(abs(times[0] - times[1]) / max(times), 3))
+            out.append({'quota': part, 'apart': steps, 'shards': [m['samples'] for m in members]})
+        self.hearth('cancel', 'made')
+        job.communicate()
+        return out
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -69,16 +103,19 @@ def ddp(name, rank, port, shard, steps):
     import time
     import torch
     import torch.distributed as dist
-    sys.path.insert(0, HERE)
-    from train_table import network
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
+    os.environ.setdefault('MASTER_ADDR', '127.0.0.1')
+    os.environ['MASTER_PORT'] = port
     dist.init_process_group('gloo', rank=rank, world_size=2)
     torch.manual_seed(0)
-    channels, size, classes = SIZE[name]
-    model = torch.nn.parallel.DistributedDataParallel(network(name, False).to(memory_format=torch.channels_last))
-    x = torch.randn(shard, channels, size, size).to(memory_format=torch.channels_last)
-    y = torch.randint(0, classes or 2, (shard,) if classes else (shard, size, size))
+    shape, classes = SIZE[name][:2]
+    model = network(name)
+    if len(shape) == 1:
+        x = torch.randint(0, 30000, (shard, *shape))
+    else:
+        model, x = model.to(memory_format=torch.channels_last), torch.randn(shard, *shape).to(memory_format=torch.channels_last)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    y = torch.randint(0, classes or 2, (shard,) if classes else (shard, *shape[1:]))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     times = []
     for _ in range(steps):
@@ -90,6 +127,47 @@ def ddp(name, rank, port, shard, steps):
     print(json.dumps({'rate': 2 * shard / statistics.median(times[len(times) // 3:])}))
 
 
+def network(name):
+    import torch
+    if name != 'encoder':
+        sys.path.insert(0, HERE)
+        import train_table
+        return train_table.network(name, False)
+    sys.path.insert(0, ROOT + '/tests/tools')
+    from make_models import Encoder
+
+    class Classifier(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = Encoder(), torch.nn.Linear(768, SIZE['encoder'][1])
+
+        def forward(self, x):
+            return self.head(self.body(x).mean(1))
+
+    return Classifier().train()
+
+
+def export(name, path):
+    import torch
+    torch.backends.mha.set_fastpath_enabled(False)
+    shape = SIZE[name][0]
+    x = torch.randint(0, 30000, (2, *shape)) if len(shape) == 1 else torch.randn(2, *shape)
+    torch.manual_seed(0)
+    torch.onnx.export(network(name).train(), (x,), path + '.part', input_names=['x'], output_names=['y'], dynamic_axes={'x': {0: 'N'}, 'y': {0: 'N'}},
+                      opset_version=17, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, dynamo=False)
+    os.rename(path + '.part', path)
+
+
+def model_of(args, name):
+    if name == 'digits':
+        return ROOT + '/tests/data/digits/untrained.onnx'
+    path = f'{CACHE}/hearth-bench/{name}-group.onnx'
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.exists(path):
+        subprocess.run([args.python, os.path.abspath(__file__), '--export', name, path], check=True)
+    return path
+
+
 def peer(args, name, shard):
     run = [args.python, os.path.abspath(__file__), '--ddp']
     both = [subprocess.Popen([*run, name, str(rank), str(23400 + os.getpid() % 1000), str(shard), str(args.steps)], stdout=subprocess.PIPE, text=True)
@@ -97,33 +175,39 @@ def peer(args, name, shard):
     return json.loads([p.communicate()[0] for p in both][0])['rate']
 
 
-def measure(args, name):
+def rounds(args, server, name, batch, folder):
+    """Of each round: the group's rate; of the sum of both alone; even shards' rate; the shards; DDP's rate, or none."""
+    epochs, rows = (args.steps + 1) // 2, []
+    with open(folder + '/even.json', 'w', encoding='utf-8') as f:
+        json.dump([[0, batch // 2, batch - batch // 2]], f)
+    for i in range(args.rounds + 1):
+        both, shards = server.train('all', batch, epochs)
+        last = shards[-1][1:]
+        alone = sum(server.train(device, n, epochs)[0] for device, n in zip(('cpu:0', 'cpu:1'), last) if n > 0)
+        even = both if last[0] == last[1] else server.train('all', batch, epochs, '--shards', folder + '/even.json')[0]
+        if i > 0:  # what is measured the first time is kept
+            rows.append((both, both / alone, both / even, last, peer(args, name, batch // 2) if args.peer and name != 'digits' else None))
+    return rows
+
+
+def measure(args, name, pair):
     with tempfile.TemporaryDirectory(prefix='hearth-bench-') as folder:
-        model = ROOT + '/tests/data/digits/untrained.onnx'
-        if name != 'digits':
-            model = f'{CACHE}/hearth-bench/{name}-train.onnx'
-            code = f'import sys, os; sys.path.insert(0, {ROOT + "/tests/tools"!r}); import record_problems; record_problems.export({name!r}, {model!r})'
-            os.makedirs(os.path.dirname(model), exist_ok=True)
-            if not os.path.exists(model):
-                subprocess.run([args.python, '-c', code], check=True)
-        batch = args.batch or (256 if name == 'digits' else 16)
+        batch = args.batch or SIZE[name][2]
         dataset(folder + '/data.safetensors', name, 2 * batch)
-        server = Server(args.build, folder)
-        server.hearth('import', 'm', model)
-        epochs = (args.steps + 1) // 2
-        rows = []
-        for i in range(args.rounds + 1):
-            row = {'group': server.train('all', batch, epochs)}
-            for device in ('cpu:0', 'cpu:1'):
-                row[device] = server.train(device, batch // 2, epochs)['rate']
-            rows += [row] if i > 0 else []  # what is measured the first time is kept
+        server = Server(args.build, folder, PAIRS[pair])
+        server.hearth('import', 'm', model_of(args, name))
+        if args.react:
+            print(json.dumps({'network': name, 'batch': batch, 'react': server.react(batch, ['100%', '50%', '25%', '100%'], args.steps)}), flush=True)
+            server.stop()
+            return
+        rows = rounds(args, server, name, batch, folder)
         server.stop()
-        sums = [row['group']['rate'] / (row['cpu:0'] + row['cpu:1']) for row in rows]
-        out = {'network': name, 'batch': batch, 'group': statistics.median(row['group']['rate'] for row in rows), 'of_sum': statistics.median(sums),
-               'shards': rows[-1]['group']['shards']}
-        if args.peer and name != 'digits':
-            out['ddp'] = statistics.median(peer(args, name, batch // 2) for _ in rows)
-            out['to_ddp'] = out['group'] / out['ddp']
+        rows.sort(key=lambda row: row[1])
+        out = {'network': name, 'pair': pair, 'batch': batch, 'group': round(statistics.median(row[0] for row in rows), 2),
+               'of_sum': [round(row[1], 3) for row in rows], 'times_even': round(statistics.median(row[2] for row in rows), 2),
+               'shards': rows[len(rows) // 2][3]}
+        if rows[0][4] is not None:
+            out['to_ddp'] = [round(row[0] / row[4], 2) for row in rows]
         print(json.dumps(out), flush=True)
 
 
@@ -134,15 +218,20 @@ def main():
     parser.add_argument('--batch', type=int, default=0)
     parser.add_argument('--steps', type=int, default=12)
     parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--pairs', default='equal')
+    parser.add_argument('--react', action='store_true')
     parser.add_argument('--no-peer', dest='peer', action='store_false')
     parser.add_argument('networks', nargs='*', default=['digits'])
     args = parser.parse_args()
     for name in args.networks:
-        measure(args, name)
+        for pair in args.pairs.split(','):
+            measure(args, name, pair)
 
 
 if __name__ == '__main__':
     if sys.argv[1:2] == ['--ddp']:
         ddp(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
+    elif sys.argv[1:2] == ['--export']:
+        export(*sys.argv[2:])
     else:
         main()
