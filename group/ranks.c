@@ -121,16 +121,21 @@ static void ranks_ask(ranks *group, hth_sum_what what, const void *at, size_t co
     }
 }
 
-// ranks_post sends the parts of a round that are ready, in their order: the same on all ranks.
+// ranks_post sends the parts of a round that are ready, in an order that is the same on all ranks:
+// the last layers' gradients come first.
 static void ranks_post(ranks *group)
 {
     hth_group *g = &group->group;
     hth_err err = HTH_OK;
-    for (; group->posted + 1 < group->n_parts && g->left[group->posted] == 0 && err == HTH_OK;
-         group->posted += err == HTH_OK) {
-        size_t end = g->at[g->spec.n_slots], from = group->posted * EXCHANGE_BUCKET;
+    while (group->posted + 1 < group->n_parts && err == HTH_OK) {
+        size_t bucket = g->n_buckets - 1 - group->posted;
+        size_t end = g->at[g->spec.n_slots], from = bucket * EXCHANGE_BUCKET;
         size_t floats = end - from < EXCHANGE_BUCKET ? end - from : EXCHANGE_BUCKET;
+        if (g->left[bucket] > 0) {
+            break;
+        }
         err = ranks_send(group, HTH_SUM_F32, g->area + from, floats);
+        group->posted += err == HTH_OK;
     }
     if (group->posted + 1 == group->n_parts && group->passed && err == HTH_OK) {
         err = ranks_send(group, HTH_SUM_F64, group->memory->end,

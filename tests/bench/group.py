@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -77,21 +78,22 @@ class Server:
         return batch / statistics.median(times[len(times) // 3:]) * 1e3, json.loads(lines[-1]).get('shards')
 
     def react(self, batch, quota, within):
-        """Of a job whose second device's quota changes: steps until the members' times are within 5 % of the step, for each change."""
-        job = subprocess.Popen([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json', *self.command('all', batch, 100000)],
-                               stdout=subprocess.PIPE, text=True)
-        out = []
+        """Of a job whose second device's quota changes: how far the members' times are apart, of the longer one, so many steps after it."""
+        self.hearth(*self.command('all', batch, 100000), '--detach')
+        step, out = 0, []
         for part in quota:
             self.hearth('quota', 'cpu:1', part)
-            steps = []
-            for _ in range(within):
-                job.stdout.readline()
-                members = json.loads(self.hearth('job', 'made'))['members']
+            apart, until = {}, step + within
+            while step < until:
+                row = json.loads(self.hearth('job', 'made'))
+                step, members = row.get('step', 0), row.get('members', [])
                 times = [m['samples'] * m['sample_ms'] for m in members]
-                steps.append(round(abs(times[0] - times[1]) / max(times), 3))
-            out.append({'quota': part, 'apart': steps, 'shards': [m['samples'] for m in members]})
+                if step > 0 and len(times) == 2 and max(times) > 0:
+                    apart[step - until + within] = round(abs(times[0] - times[1]) / max(times), 3)
+                time.sleep(0.01)
+            print(json.dumps({'quota': part, 'apart': apart, 'shards': [m['samples'] for m in members]}), flush=True)
+            out.append({'quota': part, 'apart': apart, 'shards': [m['samples'] for m in members]})
         self.hearth('cancel', 'made')
-        job.communicate()
         return out
 
     def stop(self):
@@ -100,7 +102,6 @@ class Server:
 
 
 def ddp(name, rank, port, shard, steps):
-    import time
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)

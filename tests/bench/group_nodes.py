@@ -31,7 +31,8 @@ def sh(*args, check=True):
 
 
 def inside(i):
-    return ['ip', 'netns', 'exec', NS[i], 'taskset', '-c', str(i)]
+    # not `ip netns exec`, which makes a mount namespace, too: a server takes no paths of another one
+    return ['nsenter', '--net=/run/netns/' + NS[i], 'taskset', '-c', str(i)]
 
 
 def link_up():
@@ -61,12 +62,12 @@ class Node:
         self.build, self.folder = build, f'{folder}/{i}'
         os.mkdir(self.folder)
         self.process = subprocess.Popen([*inside(i), build + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{folder}/sock{i}',
-                                         '--device', 'cpu,mem=8GiB,threads=1'], stdout=subprocess.PIPE, text=True)
+                                         '--device', 'cpu:mem=8GiB,threads=1'], stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
         self.server = f'ipc://{folder}/sock{i}'
 
     def load(self, model):
-        subprocess.run([self.build + '/hearth', '--server', self.server, 'import', 'm', model], check=True, capture_output=True)
+        subprocess.run([self.build + '/hearth', '--server', self.server, 'import', 'm', model], check=True, stdout=subprocess.DEVNULL)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -75,7 +76,7 @@ class Node:
 
 def agents(build, folder):
     """What mpirun starts the other node's daemon with, and what a rank is."""
-    for name, text in (('agent', f'shift\nexec ip netns exec {NS[1]} taskset -c 1 sh -c "$*"'),
+    for name, text in (('agent', f'shift\nexec nsenter --net=/run/netns/{NS[1]} taskset -c 1 sh -c "$*"'),
                        ('rank', f'r=$OMPI_COMM_WORLD_RANK\nexec taskset -c $r env HEARTH_SERVER=ipc://{folder}/sock$r {build}/hearth --json "$@"')):
         with open(f'{folder}/{name}', 'w', encoding='ascii') as f:
             f.write('#!/bin/sh\n' + text + '\n')
@@ -104,6 +105,20 @@ def ddp(args, name, batch):
     return batch / json.loads([p.communicate()[0] for p in both][0])['rate']
 
 
+def rounds(args, folder, name, batch):
+    """Seconds a step of each round, with and without the limit."""
+    took = {'free': [], '1gbit': [], 'ddp_free': [], 'ddp_1gbit': []}
+    for i in range(args.rounds + 1):
+        for on, key in ((False, 'free'), (True, '1gbit')):
+            limit(on)
+            step = train(args, folder, batch)
+            if i > 0:
+                took[key].append(step)
+                if args.peer and name != 'digits':
+                    took['ddp_' + key].append(ddp(args, name, batch))
+    return took
+
+
 def measure(args, name):
     with tempfile.TemporaryDirectory(prefix='hearth-bench-') as folder:
         batch = args.batch or group.SIZE[name][2]
@@ -111,20 +126,15 @@ def measure(args, name):
         model = group.model_of(args, name)
         build = os.path.abspath(args.build)
         agents(build, folder)
-        nodes = [Node(build, folder, i) for i in range(2)]
-        for node in nodes:
-            node.load(model)
-        took = {'free': [], '1gbit': [], 'ddp_free': [], 'ddp_1gbit': []}
-        for i in range(args.rounds + 1):
-            for on, key in ((False, 'free'), (True, '1gbit')):
-                limit(on)
-                step = train(args, folder, batch)
-                if i > 0:
-                    took[key].append(step)
-                    if args.peer and name != 'digits':
-                        took['ddp_' + key].append(ddp(args, name, batch))
-        for node in nodes:
-            node.stop()
+        nodes = []
+        try:
+            for i in range(2):
+                nodes.append(Node(build, folder, i))
+                nodes[-1].load(model)
+            took = rounds(args, folder, name, batch)
+        finally:
+            for node in nodes:
+                node.stop()
         seconds = {key: round(statistics.median(value), 4) for key, value in took.items() if value}
         send = os.path.getsize(model) / RATE
         out = {'network': name, 'batch': batch, 'seconds': seconds, 'communication': round(send, 4),
