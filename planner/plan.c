@@ -399,72 +399,15 @@ void hth_plan_simulate(const hth_problem *problem, hth_plan *plan)
     plan->predicted_us = hth_plan_slowed(problem, plan->predicted_us, compute, link);
 }
 
-// An output that takes over its input's place moves the bytes from one account to the other.
-typedef struct live_account {
-    uint64_t bytes, offset;
-} live_account;
-
-static void live_enter(const hth_problem *problem, live_account *at, const hth_instr *in,
-                       uint64_t *live)
-{
-    const hth_plan_tensor *t = &problem->tensors[in->tensor];
-    uint64_t bytes = hth_plan_round(t->bytes);
-    int pair = t->producer >= 0 ? hth_plan_pair(&problem->nodes[t->producer], in->tensor) : -1;
-    if (pair >= 0) {
-        live_account *from = &at[pair];
-        if (from->bytes >= bytes && from->offset == in->offset) {
-            from->bytes -= bytes;
-            *live -= bytes;
-        }
-    }
-    at[in->tensor] = (live_account){bytes, in->offset};
-    *live += bytes;
-}
-
-// A recompute writes those of its outputs that have a place but no content yet; the others (still
-// there, gone for good, or the caller's) go to scratch after its workspace, in their order.
-// Returns workspace and scratch together; filled[t]: tensor t has content, or no place.
-static uint64_t live_scratch(const hth_problem *problem, const hth_instr *in, const bool *filled)
-{
-    const hth_plan_node *n = &problem->nodes[in->node];
-    uint64_t bytes = hth_plan_round(hth_plan_workspace(n, in->alt));
-    for (int j = 0; in->recompute && j < n->n_outputs; j++) {
-        bytes += filled[n->outputs[j]] ? hth_plan_round(problem->tensors[n->outputs[j]].bytes) : 0;
-    }
-    return bytes;
-}
-
 hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uint64_t *peak)
 {
-    uint64_t live = 0;
-    live_account *at = hth_calloc((size_t)problem->n_tensors, sizeof *at);
-    bool *filled = hth_alloc((size_t)problem->n_tensors * sizeof *filled);
-    if (at == NULL || filled == NULL) {
-        hth_free(at);
-        hth_free(filled);
-        return hth_no_memory("the live bytes of %d tensors", problem->n_tensors);
-    }
-    memset(filled, true, (size_t)problem->n_tensors * sizeof *filled);
+    hth_live live;
+    HTH_TRY(hth_live_open(problem, &live));
     *peak = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
-        const hth_instr *in = &plan->instrs[i];
-        uint64_t scratch = 0;
-        if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
-            live_enter(problem, at, in, &live);
-            filled[in->tensor] = in->kind == HTH_INSTR_PREFETCH;
-        } else if (in->kind == HTH_INSTR_FREE) {
-            live -= at[in->tensor].bytes;
-            at[in->tensor].bytes = 0;
-            filled[in->tensor] = true;
-        } else if (in->kind == HTH_INSTR_COMPUTE) {
-            scratch = live_scratch(problem, in, filled);
-            for (int j = 0; j < problem->nodes[in->node].n_outputs; j++) {
-                filled[problem->nodes[in->node].outputs[j]] = true;
-            }
-        }
-        *peak = live + scratch > *peak ? live + scratch : *peak;
+        hth_live_step(&live, &plan->instrs[i]);
+        *peak = live.bytes + live.scratch > *peak ? live.bytes + live.scratch : *peak;
     }
-    hth_free(at);
-    hth_free(filled);
+    hth_live_close(&live);
     return HTH_OK;
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline as Chrome's trace event format, which Perfetto reads too: process 1 is the
-// prediction, process 2 what was measured; one row per stream.
+// prediction, process 2 what was measured; one row per stream, and the device's memory by class. A
+// buffer is owned in the compute stream's order, so that memory changes between two kernels, or
+// once the copy was there that a buffer waited for; a workspace is there while its kernel runs.
 #include "planner/plan_json.h"
 #include "planner/plan_impl.h"
+
+#include <math.h>
 
 static const char *const trace_row[] = {"compute", "host to device", "device to host"};
 static const char *const trace_process[] = {"", "predicted", "measured"};
@@ -27,6 +31,85 @@ static json_t *trace_args(const hth_problem *problem, const hth_instr *in, int i
                      "workspace", (json_int_t)hth_plan_workspace(n, in->alt));
 }
 
+// A sample of the memory at `us`: resident and live bytes.
+static void trace_sample(json_t *events, int process, double us, const uint64_t *resident,
+                         const hth_live *live)
+{
+    static const char *const name[HTH_N_MEM_CLASSES] = {
+        "weights", "activations", "gradients", "optimizer state", "inputs", "outputs"};
+    json_t *args = json_object();
+    for (int c = 0; c < HTH_N_MEM_CLASSES; c++) {
+        uint64_t bytes = resident[c] + live->of_class[c];
+        json_object_set_new(args, name[c], json_integer((json_int_t)bytes));
+    }
+    json_object_set_new(args, "workspace", json_integer((json_int_t)live->scratch));
+    json_array_append_new(events, json_pack("{s:s, s:s, s:f, s:i, s:o}", "name", "memory", "ph",
+                                            "C", "ts", us, "pid", process, "args", args));
+}
+
+typedef struct trace_times {
+    const hth_plan *plan;
+    const double (*measured_us)[2]; // NULL: predicted
+} trace_times;
+
+static double trace_end(const trace_times *times, int i)
+{
+    return times->measured_us ? times->measured_us[i][1] : times->plan->instrs[i].end_us;
+}
+
+static double trace_start(const trace_times *times, int i)
+{
+    return times->measured_us ? times->measured_us[i][0] : times->plan->instrs[i].start_us;
+}
+
+// When what instruction i does to the memory happens, if the one before it was over at `us`.
+static double trace_when(const trace_times *times, int i, double us)
+{
+    const hth_instr *in = &times->plan->instrs[i];
+    if (in->kind == HTH_INSTR_COMPUTE) {
+        return fmax(us, trace_start(times, i));
+    }
+    for (int j = 0; in->kind != HTH_INSTR_PREFETCH && j < in->n_waits; j++) {
+        us = fmax(us, trace_end(times, in->waits[j]));
+    }
+    return us;
+}
+
+static hth_err trace_memory(json_t *events, int process, const hth_problem *problem,
+                            const trace_times *times)
+{
+    uint64_t resident[HTH_N_MEM_CLASSES] = {0};
+    const hth_plan *plan = times->plan;
+    hth_live live;
+    double now = 0;
+    for (int t = 0; t < problem->n_tensors; t++) {
+        const hth_plan_tensor *x = &problem->tensors[t];
+        bool here = hth_plan_home(x) == HTH_HOME_RESIDENT && !plan->streamed[t];
+        resident[x->cls] += here ? hth_plan_round(x->bytes) : 0;
+    }
+    HTH_TRY(hth_live_open(problem, &live));
+    for (int i = 0; i < plan->n_instrs; i++) {
+        const hth_instr *in = &plan->instrs[i];
+        if (in->kind == HTH_INSTR_OFFLOAD) {
+            continue;
+        }
+        double at = trace_when(times, i, now);
+        if (at > now) { // what was until then
+            trace_sample(events, process, now, resident, &live);
+            now = at;
+        }
+        hth_live_step(&live, in);
+        if (in->kind == HTH_INSTR_COMPUTE) {
+            trace_sample(events, process, now, resident, &live);
+            now = fmax(now, trace_end(times, i));
+            live.scratch = 0;
+        }
+    }
+    trace_sample(events, process, now, resident, &live);
+    hth_live_close(&live);
+    return HTH_OK;
+}
+
 static void trace_rows(json_t *events, int process)
 {
     json_array_append_new(events,
@@ -39,32 +122,37 @@ static void trace_rows(json_t *events, int process)
     }
 }
 
-static void trace_process_events(json_t *events, int process, const hth_problem *problem,
-                                 const hth_plan *plan, const double (*measured_us)[2])
+static hth_err trace_process_events(json_t *events, int process, const hth_problem *problem,
+                                    const hth_plan *plan, const double (*measured_us)[2])
 {
+    const trace_times times = {plan, measured_us};
     trace_rows(events, process);
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
             continue;
         }
-        double start = measured_us ? measured_us[i][0] : in->start_us;
-        double end = measured_us ? measured_us[i][1] : in->end_us;
+        double start = trace_start(&times, i), end = trace_end(&times, i);
         json_array_append_new(events,
                               json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:o}", "name",
                                         trace_name(problem, in), "ph", "X", "ts", start, "dur",
                                         end - start, "pid", process, "tid", (int)hth_instr_lane(in),
                                         "args", trace_args(problem, in, i)));
     }
+    return trace_memory(events, process, problem, &times);
 }
 
 json_t *hth_plan_trace_json(const hth_problem *problem, const hth_plan *plan,
                             const double (*measured_us)[2])
 {
     json_t *events = json_array();
-    trace_process_events(events, 1, problem, plan, NULL);
-    if (measured_us != NULL) {
-        trace_process_events(events, 2, problem, plan, measured_us);
+    hth_err err = trace_process_events(events, 1, problem, plan, NULL);
+    if (err == HTH_OK && measured_us != NULL) {
+        err = trace_process_events(events, 2, problem, plan, measured_us);
+    }
+    if (err != HTH_OK) {
+        json_decref(events);
+        return NULL;
     }
     return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
 }

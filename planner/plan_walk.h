@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // planner/plan_walk.h - what a walk of a plan needs to know of it: where each tensor has its
-// memory, on which stream an instruction runs, and when it is predicted to.
+// memory, on which stream an instruction runs, when it is predicted to, and what is live then.
 #ifndef HTH_PLANNER_PLAN_WALK_H
 #define HTH_PLANNER_PLAN_WALK_H
 
@@ -38,5 +38,22 @@ static inline hth_lane hth_instr_lane(const hth_instr *in)
 // hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO
 // streams and the waits, then hth_plan_slowed.
 void hth_plan_simulate(const hth_problem *problem, hth_plan *plan);
+
+// What of the arena is live, instruction by instruction.
+#define HTH_N_MEM_CLASSES (HTH_MEM_OUTPUT + 1)
+typedef struct hth_live {
+    const hth_problem *problem;
+    struct live_account *at;                     // per tensor
+    bool *filled;                                // per tensor: has content, or no place
+    uint64_t of_class[HTH_N_MEM_CLASSES], bytes; // tensors', and their sum
+    uint64_t scratch; // of the last instruction, while it runs: workspace, and outputs that nobody
+                      // needs
+} hth_live;
+// hth_live_open: nothing is live yet. hth_live_step takes the next one in issue order; an offloaded
+// tensor stays until it is freed, and a prefetched one is there from then on. On error nothing is
+// held.
+hth_err hth_live_open(const hth_problem *problem, hth_live *out);
+void hth_live_step(hth_live *live, const hth_instr *in);
+void hth_live_close(hth_live *live);
 
 #endif
