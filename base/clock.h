@@ -10,5 +10,10 @@ uint64_t hth_now_ns(void);
 // hth_clock_inject makes hth_now_ns return fn(ctx) for the whole process; NULL restores the real
 // clock.
 void hth_clock_inject(uint64_t (*fn)(void *ctx), void *ctx);
+// hth_sleep_until returns when hth_now_ns has reached `ns`, at once if it has. Any thread.
+void hth_sleep_until(uint64_t ns);
+// hth_sleep_inject has hth_sleep_until call fn(ctx, ns) for the whole process, which moves an
+// injected clock or waits for it; NULL restores real sleep.
+void hth_sleep_inject(void (*fn)(void *ctx, uint64_t ns), void *ctx);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "device/cpu/machine.h"
 #include "device/quota.h"
+#include "device/rate.h"
 #include "device/spec.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ static const struct {
     const char *options; // for people and for the check, comma separated
     hth_err (*open)(const hth_device_spec *spec, hth_device **out);
 } device_kinds[] = {
-    {"cpu", "mem,threads,isa,quota", hth_cpu_open},
+    {"cpu", "mem,threads,isa,quota,link,h2d,d2h", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
     {"cuda", "mem,graphs", hth_cuda_open},
 };
@@ -81,6 +82,36 @@ static hth_err device_isa(const char *value, int *out)
                : hth_fail(HTH_EINVAL, "device option isa=%s: expected sse2, avx2 or avx512", value);
 }
 
+// The rate that an option sets; NULL: it sets none.
+static double *device_rate(hth_device_spec *spec, const char *option)
+{
+    if (strcmp(option, "link") == 0) {
+        return &spec->link_bytes_per_s;
+    }
+    if (strcmp(option, "h2d") == 0) {
+        return &spec->h2d_bytes_per_s;
+    }
+    return strcmp(option, "d2h") == 0 ? &spec->d2h_bytes_per_s : NULL;
+}
+
+// A direction without a rate of its own has the link's.
+static hth_err device_link(hth_device_spec *spec)
+{
+    static const char *const option[2] = {"h2d", "d2h"};
+    double *rate[2] = {&spec->h2d_bytes_per_s, &spec->d2h_bytes_per_s};
+    for (int i = 0; i < 2; i++) {
+        *rate[i] = *rate[i] > 0 ? *rate[i] : spec->link_bytes_per_s;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (*rate[i] > 0 && *rate[1 - i] <= 0) {
+            return hth_fail(HTH_EINVAL,
+                            "device option %s=: %s= is missing; link=RATE sets both directions",
+                            option[i], option[1 - i]);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err device_item(int kind, char *item, hth_device_spec *spec)
 {
     uint64_t v;
@@ -104,6 +135,8 @@ static hth_err device_item(int kind, char *item, hth_device_spec *spec)
         HTH_TRY(device_threads(value, &spec->threads));
     } else if (strcmp(item, "isa") == 0) {
         HTH_TRY(device_isa(value, &spec->isa));
+    } else if (device_rate(spec, item) != NULL) {
+        HTH_TRY(hth_rate_read(item, value, device_rate(spec, item)));
     } else if (strcmp(item, "quota") == 0) {
         HTH_TRY(hth_quota_read(value, &spec->quota));
     } else if (strcmp(item, "graphs") == 0) {
@@ -145,7 +178,7 @@ static hth_err device_spec_parse(const char *text, hth_device_spec *out)
          item = strtok_r(NULL, ",", &save)) {
         HTH_TRY(device_item(kind, item, out));
     }
-    return HTH_OK;
+    return device_link(out);
 }
 
 hth_err hth_device_spec_budget(const hth_device_spec *spec, uint64_t total, const char *dflt,
@@ -227,7 +260,7 @@ static hth_err device_copy(hth_device *device, hth_stream_kind kind, void *dst, 
     if (bytes == 0) {
         return HTH_OK;
     }
-    if (device->props.host_visible) {
+    if (device->props.host_visible && !hth_device_paced(device)) {
         memcpy(dst, src, bytes);
         return HTH_OK;
     }

@@ -46,6 +46,9 @@ typedef struct hth_device_props {
                          // kernel is the same
     bool inline_copies;  // .. and so does a copy, by all its threads; none is left that a stream of
                          // copies would not take from them
+    // of a link whose rates were set (cpu:link=..): copies keep them, next to compute; 0: copies
+    // are as fast as they can be
+    double h2d_bytes_per_s, d2h_bytes_per_s, link_latency_us;
 } hth_device_props;
 
 // What an implementation provides. Open streams and events belong to the device and are closed
@@ -111,7 +114,8 @@ struct hth_capture {
 
 // hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
 // "cpu:mem=60%", "cpu:isa=avx2" (these instructions only), "cpu:quota=50%" (of its processors'
-// time), "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is NULL.
+// time), "cpu:link=1.5GB/s" or "cpu:h2d=2GB/s,d2h=1GB/s" (its copies' rates),
+// "fake:mem=1MiB,seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is NULL.
 // HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here, or no
 // such instructions; HTH_EBUSY: an open device of this process has others (cpu/isa_claim.h).
 // There are as many cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and
@@ -121,6 +125,12 @@ hth_err hth_device_open(const char *spec, hth_device **out);
 hth_err hth_device_name(const char *spec, char *out, size_t cap);
 void hth_device_close(
     hth_device *device); // NULL is allowed; everything opened on it must be closed
+
+// hth_device_paced: the device's link has a set rate, which all copies keep.
+static inline bool hth_device_paced(const hth_device *device)
+{
+    return device->props.h2d_bytes_per_s > 0;
+}
 
 // hth_device_quota sets the percentage of its processors' time that a CPU device uses from now on,
 // 1 to 100. HTH_ENOTSUP: not a CPU device. Any thread.

@@ -9,10 +9,12 @@
 typedef struct hth_device_spec {
     char kind[16];
     int index;
-    char mem[32];  // as written ("2GiB", "60%"); "": the implementation's default
-    int threads;   // 0: default
-    int quota;     // percent of its processors; 100: all
-    int isa;       // cpu: bytes of the vectors of its only instruction set; 0: all of them
+    char mem[32]; // as written ("2GiB", "60%"); "": the implementation's default
+    int threads;  // 0: default
+    int quota;    // percent of its processors; 100: all
+    int isa;      // cpu: bytes of the vectors of its only instruction set; 0: all of them
+    // cpu: rates of the link, which link= sets, too; 0: as fast as memory
+    double link_bytes_per_s, h2d_bytes_per_s, d2h_bytes_per_s;
     uint64_t seed; // fake: order of execution
     bool plain;    // cuda: graphs=off
 } hth_device_spec;

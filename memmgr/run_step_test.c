@@ -42,7 +42,7 @@ static void check_steps(uint64_t seeds, const char *device_format, const char *s
 {
     tally n = {0};
     for (uint64_t seed = 1; seed <= seeds; seed++) {
-        char device[48];
+        char device[80];
         rig r = {.p = pg_random_small(seed), .spill_dir = spill_dir};
         r.plan = pg_random_schedule(&r.p, seed, seed % 8 > 0);
         count(r.plan, &n);
@@ -65,6 +65,12 @@ static void test_random_schedules_on_fake(void **state)
 static void test_random_schedules_on_cpu(void **state)
 {
     check_steps(24, "cpu:mem=1GiB,threads=1", NULL);
+}
+
+// Copies take a link's time, next to kernels.
+static void test_random_schedules_over_a_link(void **state)
+{
+    check_steps(24, "cpu:mem=1GiB,threads=1,h2d=300MB/s,d2h=200MB/s", NULL);
 }
 
 // The far side is a file.
@@ -220,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_schedules_on_fake),
         cmocka_unit_test(test_random_schedules_on_cpu),
+        cmocka_unit_test(test_random_schedules_over_a_link),
         cmocka_unit_test(test_spill),
         cmocka_unit_test(test_missing_edges_are_found),
         cmocka_unit_test(test_allocation_faults),

@@ -23,8 +23,10 @@ typedef struct copy_work {
     size_t bytes;
 } copy_work;
 
-static void copy_past(char *dst, const char *src, size_t bytes)
+void hth_copy_past(void *to, const void *from, size_t bytes)
 {
+    char *dst = to;
+    const char *src = from;
 #if defined(__SSE2__)
     if ((uintptr_t)dst % sizeof(__m128i) == 0) {
         size_t lines = bytes / COPY_LINE;
@@ -49,7 +51,7 @@ static void copy_part(void *arg, int i, int n)
     begin *= COPY_LINE;
     end = end * COPY_LINE < w->bytes ? end * COPY_LINE : w->bytes;
     if (w->bytes >= COPY_PAST) {
-        copy_past(w->dst + begin, w->src + begin, end - begin);
+        hth_copy_past(w->dst + begin, w->src + begin, end - begin);
     } else {
         memcpy(w->dst + begin, w->src + begin, end - begin);
     }

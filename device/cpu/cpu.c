@@ -2,7 +2,7 @@
 // The CPU as a device. What the compute stream gets, copies too, runs at once on the caller, the
 // owner's thread, because the thread team belongs to it. Each copy direction is a *lane*: one
 // thread, started with the direction's first stream, that takes operations from a ring in issue
-// order.
+// order. With a set link (link=..) its copies take the link's time (paced_copy.h).
 //
 // Invariants: an operation waits only for records issued before it, so the oldest unfinished
 // operation of all lanes can always proceed: no deadlock, also when the owner blocks on a full
@@ -10,11 +10,14 @@
 // counts records asked for (`issued`) and reached (`done`).
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "device/cpu/copy.h"
 #include "device/cpu/isa_claim.h"
 #include "device/cpu/machine.h"
 #include "device/cpu/onednn.h"
+#include "device/cpu/paced_copy.h"
 #include "device/cpu/team.h"
+#include "device/rate.h"
 #include "device/spec.h"
 
 #include <assert.h>
@@ -23,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #define CPU_HUGE_PAGE ((size_t)2 << 20)
 #define CPU_RING      256u // operations in flight per direction; a plan's prefetches are fewer
@@ -50,7 +54,8 @@ typedef struct cpu_op {
     const void *src;
     size_t bytes;
     cpu_event *event;
-    uint64_t target; // record: the count reached; wait: the count awaited
+    uint64_t target;    // record: the count reached; wait: the count awaited
+    uint64_t issued_ns; // of a set link's
 } cpu_op;
 
 typedef struct cpu_lane {
@@ -59,6 +64,8 @@ typedef struct cpu_lane {
     bool started, stopping;
     unsigned head, tail; // operations taken, put
     cpu_op ring[CPU_RING];
+    hth_paced_link link;
+    uint64_t waited_ns; // when what was waited for last was there
 } cpu_lane;
 
 typedef struct cpu_device {
@@ -125,6 +132,18 @@ static void cpu_reach(cpu_device *device, cpu_event *event, uint64_t target)
     pthread_cond_broadcast(&device->changed);
 }
 
+static void cpu_move(cpu_lane *lane, const cpu_op *op)
+{
+    if (lane == NULL) {
+        hth_team_copy(op->dst, op->src, op->bytes);
+    } else if (lane->link.bytes_per_s > 0) {
+        uint64_t ready_ns = lane->waited_ns > op->issued_ns ? lane->waited_ns : op->issued_ns;
+        hth_paced_copy(&lane->link, ready_ns, op->dst, op->src, op->bytes);
+    } else {
+        memcpy(op->dst, op->src, op->bytes);
+    }
+}
+
 // Called with the lock, which is given up while the operation runs.
 static void cpu_execute(cpu_device *device, const cpu_op *op)
 {
@@ -135,13 +154,14 @@ static void cpu_execute(cpu_device *device, const cpu_op *op)
         while (op->event->done < op->target) {
             pthread_cond_wait(&device->changed, &device->lock);
         }
+        if (s->lane != NULL && op->event->time_ns > s->lane->waited_ns) {
+            s->lane->waited_ns = op->event->time_ns;
+        }
     } else if (s->err == HTH_OK) {
         pthread_mutex_unlock(&device->lock);
         hth_err err = HTH_OK;
-        if (op->kind == CPU_OP_COPY && s->lane == NULL) {
-            hth_team_copy(op->dst, op->src, op->bytes);
-        } else if (op->kind == CPU_OP_COPY) {
-            memcpy(op->dst, op->src, op->bytes);
+        if (op->kind == CPU_OP_COPY) {
+            cpu_move(s->lane, op);
         } else {
             err = op->fn(op->dst);
         }
@@ -152,10 +172,13 @@ static void cpu_execute(cpu_device *device, const cpu_op *op)
     }
 }
 
-static void *cpu_lane_main(void *arg)
+static void cpu_lane_main(void *arg)
 {
     cpu_lane *l = arg;
     cpu_device *d = l->device;
+    if (l->link.bytes_per_s > 0) {
+        (void)prctl(PR_SET_TIMERSLACK, 1); // else sleeps last 50 us longer
+    }
     pthread_mutex_lock(&d->lock);
     for (;;) {
         while (l->head == l->tail && !l->stopping) {
@@ -172,7 +195,6 @@ static void *cpu_lane_main(void *arg)
         pthread_cond_broadcast(&d->changed);
     }
     pthread_mutex_unlock(&d->lock);
-    return NULL;
 }
 
 // Called with the lock.
@@ -196,6 +218,9 @@ static hth_err cpu_submit(hth_stream *stream, cpu_op op)
     cpu_device *d = cpu_of(stream->device);
     cpu_event *e = op.event;
     op.stream = (cpu_stream *)stream;
+    if (op.kind == CPU_OP_COPY && op.stream->lane != NULL) {
+        op.issued_ns = hth_now_ns();
+    }
     pthread_mutex_lock(&d->lock);
     if (e != NULL) {
         op.target = op.kind == CPU_OP_RECORD ? ++e->issued : e->issued;
@@ -245,12 +270,9 @@ static hth_err cpu_sync(hth_stream *base)
 static hth_err cpu_lane_start(cpu_device *device, cpu_lane *lane)
 {
     if (!lane->started) {
+        const char *name = lane == &device->lane[0] ? "hth-h2d" : "hth-d2h";
         lane->device = device;
-        int rc = pthread_create(&lane->thread, NULL, cpu_lane_main, lane);
-        if (rc != 0) {
-            return hth_fail_errno(rc, "device %s: cannot start a copy thread",
-                                  device->base.props.name);
-        }
+        HTH_TRY(hth_thread_start(name, cpu_lane_main, lane, &lane->thread));
         lane->started = true;
     }
     return HTH_OK;
@@ -329,7 +351,7 @@ static void cpu_close(hth_device *base)
     pthread_mutex_unlock(&d->lock);
     for (int i = 0; i < 2; i++) {
         if (d->lane[i].started) {
-            pthread_join(d->lane[i].thread, NULL);
+            hth_thread_join(d->lane[i].thread);
         }
     }
     pthread_cond_destroy(&d->changed);
@@ -355,6 +377,20 @@ static const hth_device_ops cpu_ops = {
     .event_time_ns = cpu_event_time_ns,
 };
 
+// Adds ", link 1.5 GB/s" to the description.
+static void cpu_describe_link(hth_device_props *props)
+{
+    char up[16], down[16], *end = props->description + strlen(props->description);
+    size_t cap = sizeof props->description - strlen(props->description);
+    hth_rate_write(props->h2d_bytes_per_s, up, sizeof up);
+    hth_rate_write(props->d2h_bytes_per_s, down, sizeof down);
+    if (props->h2d_bytes_per_s > 0 && props->h2d_bytes_per_s == props->d2h_bytes_per_s) {
+        snprintf(end, cap, ", link %s", up);
+    } else if (props->h2d_bytes_per_s > 0) {
+        snprintf(end, cap, ", link %s to it, %s back", up, down);
+    }
+}
+
 static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
 {
     char name[64], isa[16], onednn[16];
@@ -366,7 +402,10 @@ static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
     props->vector_bytes = hth_machine_isa(isa, sizeof isa);
     props->host_visible = true;
     props->inline_compute = true;
-    props->inline_copies = props->n_threads >= hth_machine_threads();
+    props->h2d_bytes_per_s = spec->h2d_bytes_per_s;
+    props->d2h_bytes_per_s = spec->d2h_bytes_per_s;
+    props->link_latency_us = spec->h2d_bytes_per_s > 0 ? HTH_LINK_LATENCY_NS / 1e3 : 0;
+    props->inline_copies = spec->h2d_bytes_per_s <= 0 && props->n_threads >= hth_machine_threads();
     if (o != NULL) {
         snprintf(onednn, sizeof onednn, "oneDNN %s", o->version);
     } else {
@@ -374,6 +413,7 @@ static hth_err cpu_props(const hth_device_spec *spec, hth_device_props *props)
     }
     snprintf(props->description, sizeof props->description, "%s, %s, %d thread%s, %s", name, isa,
              props->n_threads, props->n_threads == 1 ? "" : "s", onednn);
+    cpu_describe_link(props);
     snprintf(props->fingerprint, sizeof props->fingerprint, "%s; %s; %d threads; %s", name, isa,
              props->n_threads, onednn);
     props->total_bytes = hth_machine_memory();
@@ -401,6 +441,8 @@ hth_err hth_cpu_open(const hth_device_spec *spec, hth_device **out)
     }
     d->base.ops = &cpu_ops;
     d->base.props = props;
+    d->lane[0].link.bytes_per_s = props.h2d_bytes_per_s;
+    d->lane[1].link.bytes_per_s = props.d2h_bytes_per_s;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     hth_team_set(props.n_threads);

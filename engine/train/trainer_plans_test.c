@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same bits whatever leaves the device or is computed again: plans of random modes, run as a
-// job runs them, with the algorithms of the step that keeps everything. Losses, parameters,
-// optimizer state and running statistics are compared after several steps.
+// job runs them, with the algorithms of the step that keeps everything, over a link of a set rate,
+// too. Losses, parameters, optimizer state and running statistics are compared after several steps.
 #include "planner/plan_decode.h"
 #include "planner/plan_test.h"
 #include "runtime/compile/compile.h"
@@ -9,7 +9,8 @@
 
 #define SAMPLES      6
 #define BITS_STEPS   4
-#define RANDOM_PLANS 8
+#define RANDOM_PLANS 12
+#define LINKED       "cpu:mem=256MiB,threads=1,link=1GB/s"
 
 typedef struct counted { // of all random plans of a model
     int offloads, prefetches, reruns, streamed;
@@ -130,6 +131,7 @@ static void check_model(const training *t, bool drops)
     rig a, b;
     float want[BITS_STEPS];
     counted c = {0};
+    uint64_t random = 0;
     rig_make(&a, t, SAMPLES, HTH_POLICY_KEEP);
     assert_true((drop_half(a.t->model) > 0) == drops);
     rig_prepare(&a);
@@ -138,7 +140,10 @@ static void check_model(const training *t, bool drops)
     }
     assert_true(want[0] != want[BITS_STEPS - 1]);
     for (int k = 0; k < RANDOM_PLANS; k++) {
-        rig_make(&b, t, SAMPLES, HTH_POLICY_KEEP);
+        bool linked = k % 2 == 1; // the plans before again, over a link
+        random = linked ? random : pt_state;
+        pt_state = random;
+        rig_make_on(&b, linked ? LINKED : "cpu:mem=256MiB,threads=1", t, SAMPLES, HTH_POLICY_KEEP);
         b.spec.spill = k == 0 ? b.dir : NULL; // what leaves goes to a file
         drop_half(b.t->model);
         rig_prepare(&b);

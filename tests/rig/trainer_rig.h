@@ -71,7 +71,8 @@ static inline hth_tensor rig_batch(int64_t samples, const int64_t *dim, int rank
 }
 
 // Everything but the compiled step, which rig_prepare makes.
-static inline void rig_make(rig *r, const training *t, int64_t samples, hth_policy policy)
+static inline void rig_make_on(rig *r, const char *device, const training *t, int64_t samples,
+                               hth_policy policy)
 {
     char path[100];
     memset(r, 0, sizeof *r);
@@ -80,7 +81,7 @@ static inline void rig_make(rig *r, const training *t, int64_t samples, hth_poli
     assert_ok(hth_store_open(r->dir, true, false, &r->store));
     snprintf(path, sizeof path, "tests/data/train/%s.onnx", t->model);
     put(r->store, "net", path);
-    assert_ok(hth_device_open("cpu:mem=256MiB,threads=1", &r->site.device));
+    assert_ok(hth_device_open(device, &r->site.device));
     assert_ok(hth_pool_open(r->site.device, r->site.device->props.budget_bytes, &r->site.pool));
     assert_ok(hth_residency_open(r->site.pool, &r->site.residency));
     r->site.tolerance = 1e-3;
@@ -102,6 +103,11 @@ static inline void rig_make(rig *r, const training *t, int64_t samples, hth_poli
     r->input = rig_batch(samples, t->x, t->x_rank, t->x_classes);
     r->target = rig_batch(samples, t->y, t->y_rank, t->y_classes);
     assert_ok(hth_trainer_open(&r->models, &r->spec, NULL, &r->t));
+}
+
+static inline void rig_make(rig *r, const training *t, int64_t samples, hth_policy policy)
+{
+    rig_make_on(r, "cpu:mem=256MiB,threads=1", t, samples, policy);
 }
 
 static inline void rig_prepare(rig *r)
