@@ -5,7 +5,8 @@
 // in a step. Latency is the mean of many small ones. Interference: the same convolutions run alone
 // and alongside copies; what they lose, in the time that those copies take alone. A GPU's copy
 // engines take nothing from its compute, so there it is 0 without a measurement; where copies take
-// turns with compute (inline_copies), all of it.
+// turns with compute (inline_copies), all of it. A link whose rates were set keeps them; copies
+// through it show whether memory can.
 #include "convsel/link.h"
 
 #include "base/alloc.h"
@@ -34,13 +35,18 @@
 #define LINK_ALONE   "link5"
 #define LINK_IN_STEP "link-in-situ2"
 #define LINK_SEEN    100 // steps that are counted
+// Of a set link: how long a copy takes, and what of the rate copies have unless memory is slower.
+#define LINK_SET_S     5e-3
+#define LINK_SET_SHARE 0.9
 
 typedef struct link_bench {
     hth_device *device;
     hth_stream *h2d, *d2h;
+    hth_stream *within; // of a set link's device: copies by its team
     void *host, *far;
     volatile char *scratch; // as large as the caches; NULL: no memory for it, or no such caches
     size_t bytes, scratch_bytes;
+    size_t part; // of `bytes`, one copy over the link
     hth_graph *graph;
     hth_kernel *kernel;
     void *in[2], *out[1], *workspace;
@@ -68,23 +74,52 @@ static void link_dirty(const link_bench *bench)
 // *disturbed: the copies do not repeat.
 static hth_err link_speeds(link_bench *bench, hth_link *out, bool *disturbed)
 {
-    double took[2][LINK_COPIES], sum = 0, ns;
-    HTH_TRY(link_copy(bench, true, bench->bytes, &ns)); // touches the pages
+    double took[2][LINK_COPIES], ns;
+    HTH_TRY(link_copy(bench, true, bench->part, &ns)); // touches the pages
     for (int i = 0; i < 2 * LINK_COPIES; i++) {
         link_dirty(bench);
-        HTH_TRY(link_copy(bench, i % 2 == 0, bench->bytes, &took[i % 2][i / 2]));
+        HTH_TRY(link_copy(bench, i % 2 == 0, bench->part, &took[i % 2][i / 2]));
     }
     double *speed[2] = {&out->h2d_bytes_per_s, &out->d2h_bytes_per_s};
     for (int way = 0; way < 2; way++) {
         qsort(took[way], LINK_COPIES, sizeof(double), hth_compare_double);
-        *speed[way] = (double)bench->bytes * 1e9 / fmax(1, took[way][LINK_COPIES / 2]);
+        *speed[way] = (double)bench->part * 1e9 / fmax(1, took[way][LINK_COPIES / 2]);
         *disturbed = *disturbed || took[way][LINK_COPIES / 2] > LINK_REPEATS * took[way][0];
     }
+    return HTH_OK;
+}
+
+static hth_err link_latency(link_bench *bench, hth_link *out)
+{
+    double sum = 0, ns;
     for (int i = 0; i < LINK_SMALL; i++) {
         HTH_TRY(link_copy(bench, true, LINK_SMALL, &ns));
         sum += ns;
     }
     out->latency_us = sum / LINK_SMALL / 1e3;
+    return HTH_OK;
+}
+
+// What a set link's copies are predicted to take, and what other traffic has there.
+static hth_err link_set(link_bench *bench, hth_link *out)
+{
+    const hth_device_props *props = &bench->device->props;
+    const double set[2] = {props->h2d_bytes_per_s, props->d2h_bytes_per_s};
+    double *speed[2] = {&out->h2d_bytes_per_s, &out->d2h_bytes_per_s};
+    double took[LINK_COPIES];
+    for (int way = 0; way < 2; way++) {
+        *speed[way] = *speed[way] >= LINK_SET_SHARE * set[way] ? set[way] : *speed[way];
+    }
+    out->latency_us = props->link_latency_us;
+    HTH_TRY(hth_stream_open(bench->device, HTH_STREAM_COMPUTE, &bench->within));
+    for (int i = -1; i < LINK_COPIES; i++) { // the first one touches the pages
+        uint64_t start = hth_now_ns();
+        HTH_TRY(hth_stream_copy(bench->within, bench->far, bench->host, bench->bytes));
+        HTH_TRY(hth_stream_sync(bench->within));
+        took[i < 0 ? 0 : i] = (double)(hth_now_ns() - start);
+    }
+    qsort(took, LINK_COPIES, sizeof *took, hth_compare_double);
+    out->memory_bytes_per_s = (double)bench->bytes * 1e9 / fmax(1, took[LINK_COPIES / 2]);
     return HTH_OK;
 }
 
@@ -140,10 +175,10 @@ static hth_err link_loss(link_bench *bench, int runs, double share, const hth_li
 {
     uint64_t alone, together;
     HTH_TRY(link_runs(bench, runs, &alone));
-    double one_ns = (double)bench->bytes * 1e9 / link->h2d_bytes_per_s;
+    double one_ns = (double)bench->part * 1e9 / link->h2d_bytes_per_s;
     int copies = (int)((double)alone * share / one_ns) + 1;
     for (int i = 0; i < copies; i++) {
-        HTH_TRY(hth_stream_copy(bench->h2d, bench->far, bench->host, bench->bytes));
+        HTH_TRY(hth_stream_copy(bench->h2d, bench->far, bench->host, bench->part));
     }
     HTH_TRY(link_runs(bench, runs, &together));
     *loss = ((double)together - (double)alone) / (copies * one_ns);
@@ -170,6 +205,7 @@ static void link_close(link_bench *bench)
 {
     hth_stream_close(bench->h2d);
     hth_stream_close(bench->d2h);
+    hth_stream_close(bench->within);
     if (bench->far != NULL) {
         hth_device_release(bench->device, bench->far, bench->bytes);
     }
@@ -183,6 +219,13 @@ static void link_close(link_bench *bench)
     hth_free((void *)bench->scratch);
 }
 
+static size_t link_part(const hth_device *device, size_t bytes)
+{
+    double slow = fmin(device->props.h2d_bytes_per_s, device->props.d2h_bytes_per_s);
+    bool all = !hth_device_paced(device) || slow * LINK_SET_S >= (double)bytes;
+    return all ? bytes : (size_t)fmax(LINK_SMALL, slow * LINK_SET_S);
+}
+
 static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
 {
     uint64_t budget = device->props.budget_bytes, start_ns = hth_now_ns();
@@ -190,6 +233,7 @@ static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
     link_bench b = {.device = device, .bytes = budget < LINK_BYTES ? (size_t)budget : LINK_BYTES};
     hth_err err;
     *out = (hth_link){0};
+    b.part = link_part(device, b.bytes);
     HTH_TRY(hth_device_reserve_host(device, b.bytes, &b.host));
     memset(b.host, 1, b.bytes);
     b.scratch_bytes = device->props.inline_copies ? (size_t)device->props.cache_bytes : 0;
@@ -202,6 +246,7 @@ static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
     HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_H2D, &b.h2d), out);
     HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_D2H, &b.d2h), out);
     HTH_GOTO(link_speeds(&b, out, disturbed), out);
+    HTH_GOTO(hth_device_paced(device) ? link_set(&b, out) : link_latency(&b, out), out);
     out->interference = turns;
     err = device->props.inline_compute && !turns ? link_interference(&b, out) : HTH_OK;
 out:
@@ -213,16 +258,23 @@ out:
 
 static bool link_read(const char *text, hth_link *link)
 {
-    return sscanf(text, "%lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
-                  &link->latency_us, &link->interference) == 4 &&
+    link->memory_bytes_per_s = 0; // older versions wrote none
+    return sscanf(text, "%lf %lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
+                  &link->latency_us, &link->interference, &link->memory_bytes_per_s) >= 4 &&
            link->h2d_bytes_per_s > 0 && link->d2h_bytes_per_s > 0 && link->latency_us >= 0 &&
-           link->interference >= 0 && link->interference <= LINK_MAX;
+           link->interference >= 0 && link->interference <= LINK_MAX &&
+           link->memory_bytes_per_s >= 0;
 }
 
 static void link_key(const hth_device *device, const char *what, char key[HTH_CONVSEL_KEY])
 {
-    snprintf(key, HTH_CONVSEL_KEY, "%s %s%s", what, device->props.inline_copies ? "inline " : "",
-             device->props.fingerprint);
+    const hth_device_props *props = &device->props;
+    char set[64] = "";
+    if (hth_device_paced(device)) {
+        snprintf(set, sizeof set, "set %.0f %.0f ", props->h2d_bytes_per_s, props->d2h_bytes_per_s);
+    }
+    snprintf(key, HTH_CONVSEL_KEY, "%s %s%s%s", what, set, props->inline_copies ? "inline " : "",
+             props->fingerprint);
 }
 
 // Speeds in steps, and on the word of how many.
@@ -263,6 +315,7 @@ static hth_err link_fresh(hth_device *device, hth_link *out)
         out->d2h_bytes_per_s = fmax(out->d2h_bytes_per_s, again.d2h_bytes_per_s);
         out->latency_us = fmin(out->latency_us, again.latency_us);
         out->interference = fmin(out->interference, again.interference);
+        out->memory_bytes_per_s = fmax(out->memory_bytes_per_s, again.memory_bytes_per_s);
     }
     return HTH_OK;
 }
@@ -275,8 +328,8 @@ hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         !link_read(value, out)) {
         HTH_TRY(link_fresh(device, out));
-        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f", out->h2d_bytes_per_s,
-                 out->d2h_bytes_per_s, out->latency_us, out->interference);
+        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f %.0f", out->h2d_bytes_per_s,
+                 out->d2h_bytes_per_s, out->latency_us, out->interference, out->memory_bytes_per_s);
         if (cache != NULL) {
             (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
         }
@@ -294,6 +347,9 @@ hth_err hth_link_learn(hth_device *device, const hth_timing_cache *cache, double
     link_seen s;
     const double now[2] = {h2d_bytes_per_s, d2h_bytes_per_s};
     const double before[2] = {link->h2d_bytes_per_s, link->d2h_bytes_per_s};
+    if (hth_device_paced(device)) {
+        return HTH_OK;
+    }
     link_recall(device, cache, &s);
     for (int way = 0; way < 2; way++) {
         if (now[way] > 0 && before[way] > 0) { // seconds a byte

@@ -34,7 +34,7 @@ static json_t *written;
 
 static void write_profile(void)
 {
-    const hth_link link = {25e9, 24e9, 9.5, 0.25};
+    const hth_link link = {25e9, 24e9, 9.5, 0.25, 0};
     hth_profile *p;
     assert_ok(hth_profile_new("a device", (uint64_t)80 << 30, &link, &p));
     assert_ok(hth_profile_add(p, graph, layer(HTH_OP_CONV, 16, HTH_LAYOUT_C16), choices, 2));

@@ -63,11 +63,11 @@ typedef struct weight_filling {
     const hth_weight *weight;
 } weight_filling;
 
-// Where the host does not see the device's memory the form is made aside.
+// Where the host does not see the device's memory, or has a link to it, the form is made aside.
 static hth_err weight_fill(void *ctx, void *dst, size_t bytes)
 {
     const weight_filling *f = ctx;
-    if (f->device->props.host_visible) {
+    if (f->device->props.host_visible && !hth_device_paced(f->device)) {
         return weight_write(f->weight, dst);
     }
     void *form = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);

@@ -127,8 +127,8 @@ static int watch_calm(hth_replan *replan, int calm[HTH_REPLAN_SAMPLES])
     return n;
 }
 
-// The nodes' times and the link's speeds become the measured ones, all by the same factor so that
-// the present plan's predicted time is the measured one.
+// The nodes' times and the link's speeds, unless they were set, become the measured ones, all by
+// the same factor so that the present plan's predicted time is the measured one.
 hth_err hth_replan_learn(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
@@ -136,6 +136,7 @@ hth_err hth_replan_learn(hth_trainer *trainer)
     int *alt;
     int calm[HTH_REPLAN_SAMPLES], n = watch_calm(w, calm);
     double v[HTH_REPLAN_SAMPLES], factor = 1;
+    bool set = hth_device_paced(trainer->ms->site->device);
     HTH_TRY(hth_replan_choices(p, &alt));
     for (int k = 0; k < n; k++) {
         v[k] = w->wall_us[calm[k]];
@@ -150,7 +151,7 @@ hth_err hth_replan_learn(hth_trainer *trainer)
         }
         double *speed[2] = {&p->problem.h2d_bytes_per_s, &p->problem.d2h_bytes_per_s};
         for (int out = 0; out < 2 && round == 0; out++) {
-            if (w->busy_us[out] > 0 && w->bytes[out] > 0) {
+            if (!set && w->busy_us[out] > 0 && w->bytes[out] > 0) {
                 *speed[out] = w->bytes[out] / w->busy_us[out] * 1e6;
             }
         }

@@ -36,8 +36,8 @@ const char *hth_compile_form(const hth_kernel *kernel, int input)
 bool hth_compile_in_place(const hth_site *site, const hth_const *constant, const char *form)
 {
     return strcmp(form, "plain") == 0 && site->device->props.host_visible &&
-           constant->materialize == NULL && constant->data != NULL &&
-           (uintptr_t)constant->data % 16 == 0;
+           !hth_device_paced(site->device) && constant->materialize == NULL &&
+           constant->data != NULL && (uintptr_t)constant->data % 16 == 0;
 }
 
 // weight_find returns the program's weight for this content in this form, adding it when new.
@@ -140,7 +140,7 @@ static const char *problem_op(hth_op op)
     }
 }
 
-// A node that nobody measured costs the traffic of its tensors, at the speed of a copy.
+// A node that nobody measured costs the traffic of its tensors, at the speed of a copy in memory.
 static double problem_guess(const hth_site *site, const hth_problem *problem,
                             const hth_plan_node *pn)
 {
@@ -149,7 +149,9 @@ static double problem_guess(const hth_site *site, const hth_problem *problem,
         int t = j < pn->n_inputs ? pn->inputs[j] : pn->outputs[j - pn->n_inputs];
         bytes += (double)problem->tensors[t].bytes;
     }
-    return site->link_bytes_per_s > 0 ? 1 + bytes / site->link_bytes_per_s * 1e6 : 1;
+    double rate =
+        site->traffic_bytes_per_s > 0 ? site->traffic_bytes_per_s : site->link_bytes_per_s;
+    return rate > 0 ? 1 + bytes / rate * 1e6 : 1;
 }
 
 static hth_err problem_node(hth_site *site, hth_program *program, int i, const hth_menu *menu,
