@@ -19,6 +19,11 @@ typedef struct hth_device_spec {
     bool plain;    // cuda: graphs=off
 } hth_device_spec;
 
+// hth_device_spec_parse reads a specification. HTH_EINVAL: unknown kind or option, or a value that
+// is none; the detail says what is known.
+hth_err hth_device_spec_parse(const char *text, hth_device_spec *out);
+// hth_device_spec_open opens the device that a parsed specification names.
+hth_err hth_device_spec_open(const hth_device_spec *spec, hth_device **out);
 // The budget that spec->mem names on a machine with `total` bytes.
 hth_err hth_device_spec_budget(const hth_device_spec *spec, uint64_t total, const char *dflt,
                                uint64_t *out);
