@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The link of the CPU device and of the fake one: plausible numbers, remembered; damaged ones are
-// measured again; copied is from and to the device's host memory; a failed allocation leaves
-// nothing.
+// measured again; set rates are as they were set; copied is from and to the device's host memory; a
+// failed allocation leaves nothing.
 #include "convsel/link.h"
 
 #include "base/alloc.h"
@@ -17,6 +17,7 @@
 
 typedef struct text_cache {
     char value[2][128]; // measured alone, seen in steps
+    char key[HTH_CONVSEL_KEY];
     int puts;
 } text_cache;
 
@@ -36,6 +37,7 @@ static hth_err text_put(void *ctx, const char *key, const char *value)
 {
     text_cache *c = ctx;
     snprintf(text_value(c, key), sizeof c->value[0], "%s", value);
+    snprintf(c->key, sizeof c->key, "%s", key);
     c->puts++;
     return HTH_OK;
 }
@@ -123,12 +125,11 @@ static void copied_is_what_the_device_gave(void **state)
     hth_device_close(d);
 }
 
-static void failed_allocations_leave_nothing(void **state)
+static void fail_allocations(const char *spec)
 {
-    (void)state;
     hth_device *d;
     hth_link l;
-    assert_int_equal(hth_device_open("cpu:mem=64MiB,threads=2", &d), HTH_OK);
+    assert_int_equal(hth_device_open(spec, &d), HTH_OK);
     int64_t live = hth_alloc_live();
     hth_err err = HTH_ENOMEM;
     for (uint64_t nth = 1; err != HTH_OK; nth++) {
@@ -138,6 +139,44 @@ static void failed_allocations_leave_nothing(void **state)
         assert_true(err == HTH_OK || err == HTH_ENOMEM);
         assert_int_equal(hth_alloc_live(), live);
     }
+    hth_device_close(d);
+}
+
+static void failed_allocations_leave_nothing(void **state)
+{
+    (void)state;
+    fail_allocations("cpu:mem=64MiB,threads=2");
+    fail_allocations("cpu:mem=64MiB,threads=1,link=20GB/s");
+}
+
+// Whatever copies are seen to take. Other traffic has the memory's rate. Kept apart from what the
+// device has without it.
+static void set_rates_stay(void **state)
+{
+    (void)state;
+    hth_device *d;
+    hth_link a, b;
+    text_cache memory = {.puts = 0};
+    const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
+    assert_int_equal(hth_device_open("cpu:mem=64MiB,threads=1,h2d=40MB/s,d2h=20MB/s", &d), HTH_OK);
+    assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
+    assert_true(a.h2d_bytes_per_s == 40e6 && a.d2h_bytes_per_s == 20e6);
+    assert_true(a.latency_us == d->props.link_latency_us && a.latency_us > 0);
+    assert_true(a.interference >= 0 && a.interference <= 2);
+    assert_true(a.memory_bytes_per_s > 2 * a.h2d_bytes_per_s);
+    assert_non_null(strstr(memory.key, "set 40000000 20000000 "));
+    assert_int_equal(hth_link_learn(d, &cache, 1e6, 1e6, &a), HTH_OK);
+    assert_true(a.h2d_bytes_per_s == 40e6 && a.d2h_bytes_per_s == 20e6);
+    assert_int_equal(memory.puts, 1);
+    assert_int_equal(hth_link_measure(d, &cache, &b), HTH_OK);
+    assert_int_equal(memory.puts, 1);
+    assert_true(b.h2d_bytes_per_s == 40e6 && b.d2h_bytes_per_s == 20e6);
+    assert_true(fabs(b.memory_bytes_per_s / a.memory_bytes_per_s - 1) < 1e-3);
+    hth_device_close(d);
+    assert_int_equal(hth_device_open("cpu:mem=64MiB,threads=1,link=100000GB/s", &d), HTH_OK);
+    assert_int_equal(hth_link_measure(d, NULL, &a), HTH_OK); // what memory gives
+    assert_true(a.h2d_bytes_per_s > 1e7 && a.h2d_bytes_per_s < 1e13);
+    assert_true(a.d2h_bytes_per_s > 1e7 && a.d2h_bytes_per_s < 1e13);
     hth_device_close(d);
 }
 
@@ -174,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_measured_and_remembered),
         cmocka_unit_test(copied_is_what_the_device_gave),
+        cmocka_unit_test(set_rates_stay),
         cmocka_unit_test(steps_correct_the_link),
         cmocka_unit_test(failed_allocations_leave_nothing),
     };
