@@ -2,7 +2,7 @@
 # What takes measurements.
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-.PHONY: bench bench-fair bench-jobs bench-table bench-train bench-kmeans bench-group bench-policies bench-winograd conformance
+.PHONY: bench bench-fair bench-jobs bench-table bench-train bench-kmeans bench-group bench-policies bench-prediction bench-winograd conformance
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS)
@@ -26,6 +26,8 @@ bench-kmeans: $(B)/tests/bench/kmeans_bench ## K-means against scikit-learn, sci
 	$(Q)python3 tests/bench/kmeans.py $(B)
 bench-policies: all ## training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)
 	$(Q)python3 tests/bench/train_policies.py $(B)/hearth
+bench-prediction: all ## predicted training steps against measured ones, over a set link and without (PyPI exports the networks)
+	$(Q)python3 tests/bench/prediction.py $(B)/hearth
 bench-winograd: all ## 3x3 convolutions of well-known networks against oneDNN (10 minutes)
 	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
 	$(Q)sh tests/bench/winograd.sh $(B)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CPU device's set link (cpu:link=RATE): the rate that large copies have, each direction alone and
-// both at once, and what of a core their threads use.
+// A CPU device's set link (cpu:link=RATE): the rate that large copies have, each direction alone
+// and both at once, and what of a core their threads use.
 //
 // usage: link_rate [GB/s ..]; without: 0.1 to 3. Fails where a rate is more than 2 % off.
 #include "base/clock.h"
@@ -56,54 +56,50 @@ static double thread_ns(const char *name)
     return ns;
 }
 
+typedef struct way { // a direction
+    const char *name, *thread;
+    hth_stream_kind kind;
+    hth_stream *stream;
+    hth_event *from, *to;
+    char *dst, *src;
+} way;
+
 typedef struct bench {
     hth_device *device;
-    hth_stream *stream[2];
-    hth_event *from[2], *to[2];
+    way way[2];
     char *far, *host;
     double worst;
 } bench;
 
-// Copies `bytes` in each wanted direction, a buffer at a time.
-static void run(bench *b, double gb, bool up, bool down)
+static void issue(way *w, int copies)
 {
-    static const char *const thread[2] = {"hth-h2d", "hth-d2h"};
-    const bool wanted[2] = {up, down};
-    double before[2], rate[2] = {NAN, NAN}, core[2] = {NAN, NAN};
-    int copies = (int)(SECONDS * gb * 1e9 / (double)BUFFER) + 1;
-    for (int i = 0; i < 2; i++) {
-        before[i] = thread_ns(thread[i]);
-    }
+    check(hth_stream_record(w->stream, w->from), "record");
     for (int k = 0; k < copies; k++) {
-        for (int i = 0; i < 2; i++) {
-            char *far = b->far + (size_t)i * BUFFER, *host = b->host + (size_t)i * BUFFER;
-            if (wanted[i] && k == 0) {
-                check(hth_stream_record(b->stream[i], b->from[i]), "record");
-            }
-            if (wanted[i]) {
-                check(
-                    hth_stream_copy(b->stream[i], i == 0 ? far : host, i == 0 ? host : far, BUFFER),
-                    "copy");
-            }
-        }
+        check(hth_stream_copy(w->stream, w->dst, w->src, BUFFER), "copy");
     }
-    for (int i = 0; i < 2; i++) {
-        if (wanted[i]) {
-            check(hth_stream_record(b->stream[i], b->to[i]), "record");
-        }
+    check(hth_stream_record(w->stream, w->to), "record");
+}
+
+// Copies in directions first..last for about SECONDS, all at once.
+static void run(bench *b, double gb, int first, int last)
+{
+    int copies = (int)(SECONDS * gb * 1e9 / (double)BUFFER) + 1;
+    double before[2];
+    for (int i = first; i <= last; i++) {
+        before[i] = thread_ns(b->way[i].thread);
     }
-    for (int i = 0; i < 2; i++) {
-        check(hth_stream_sync(b->stream[i]), "sync");
-        if (wanted[i]) {
-            double ns = (double)(hth_event_time_ns(b->to[i]) - hth_event_time_ns(b->from[i]));
-            rate[i] = copies * (double)BUFFER / ns;
-            core[i] = (thread_ns(thread[i]) - before[i]) / ns;
-            b->worst = fmax(b->worst, fabs(rate[i] / gb - 1));
-        }
+    for (int i = first; i <= last; i++) {
+        issue(&b->way[i], copies);
     }
-    printf("| %.3g | %s | %.4f | %.4f | %.1f | %.1f |\n", gb,
-           up && down ? "both" : (up ? "in" : "out"), rate[0], rate[1], 100 * core[0],
-           100 * core[1]);
+    for (int i = first; i <= last; i++) {
+        way *w = &b->way[i];
+        check(hth_stream_sync(w->stream), "sync");
+        double ns = (double)(hth_event_time_ns(w->to) - hth_event_time_ns(w->from));
+        double rate = copies * (double)BUFFER / ns;
+        printf("| %.3g | %s%s | %.4f | %.1f |\n", gb, w->name, first == last ? "" : ", both", rate,
+               100 * (thread_ns(w->thread) - before[i]) / ns);
+        b->worst = fmax(b->worst, fabs(rate / gb - 1));
+    }
 }
 
 static void measure(bench *b, double gb)
@@ -115,19 +111,24 @@ static void measure(bench *b, double gb)
     check(hth_device_reserve_host(b->device, 2 * BUFFER, (void **)&b->host), "memory");
     memset(b->far, 1, 2 * BUFFER);
     memset(b->host, 2, 2 * BUFFER);
+    b->way[0] = (way){.name = "in", .thread = "hth-h2d", .kind = HTH_STREAM_H2D};
+    b->way[1] = (way){.name = "out", .thread = "hth-d2h", .kind = HTH_STREAM_D2H};
+    b->way[0].dst = b->far;
+    b->way[0].src = b->host;
+    b->way[1].dst = b->host + BUFFER;
+    b->way[1].src = b->far + BUFFER;
     for (int i = 0; i < 2; i++) {
-        check(hth_stream_open(b->device, i == 0 ? HTH_STREAM_H2D : HTH_STREAM_D2H, &b->stream[i]),
-              "stream");
-        check(hth_event_open(b->device, &b->from[i]), "event");
-        check(hth_event_open(b->device, &b->to[i]), "event");
+        check(hth_stream_open(b->device, b->way[i].kind, &b->way[i].stream), "stream");
+        check(hth_event_open(b->device, &b->way[i].from), "event");
+        check(hth_event_open(b->device, &b->way[i].to), "event");
     }
-    run(b, gb, true, false);
-    run(b, gb, false, true);
-    run(b, gb, true, true);
+    run(b, gb, 0, 0);
+    run(b, gb, 1, 1);
+    run(b, gb, 0, 1);
     for (int i = 0; i < 2; i++) {
-        hth_stream_close(b->stream[i]);
-        hth_event_close(b->from[i]);
-        hth_event_close(b->to[i]);
+        hth_stream_close(b->way[i].stream);
+        hth_event_close(b->way[i].from);
+        hth_event_close(b->way[i].to);
     }
     hth_device_release(b->device, b->far, 2 * BUFFER);
     hth_device_release_host(b->device, b->host, 2 * BUFFER);
@@ -139,8 +140,7 @@ int main(int argc, char **argv)
     static const double usual[] = {0.1, 0.3, 0.5, 1, 1.5, 3};
     int n = argc > 1 ? argc - 1 : (int)(sizeof usual / sizeof *usual);
     bench b = {.worst = 0};
-    printf("| set GB/s | direction | in GB/s | out GB/s | in, %% of a core | out, %% |\n"
-           "|---:|---|---:|---:|---:|---:|\n");
+    printf("| set GB/s | direction | GB/s | %% of a core |\n|---:|---|---:|---:|\n");
     for (int i = 0; i < n; i++) {
         measure(&b, argc > 1 ? strtod(argv[i + 1], NULL) : usual[i]);
     }

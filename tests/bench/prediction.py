@@ -7,9 +7,9 @@ usage: prediction.py HEARTH [--models DIR] [--names NAME,..] [--ratios 1.0,0.6,0
                      [--traces DIR]
 The networks, their batches and their files are those of train_policies.py. Each cell is one process, `hearth bench --train --steps N`; all cells of a network
 share a store, so that algorithms are measured once, and before the first cell that counts two steps are measured unconstrained and under each other budget.
-A step whose other run was calmer is measured once more (train_policies.quiet). `error`: measured / predicted - 1. `offload`: what crosses the link in a step, as
-a share of the step at the set rate, per direction. With --traces every cell's timeline is kept there (NAME-RATIO-LINK.json). Exits 1 if a calm cell is
-more than 5 % off.
+A cell that others' work disturbed (train_policies.quiet) is measured once more, and has a `*` if it was so again. `error`: measured / predicted - 1. `moved`:
+what a step copies in and out; `link`: what share of the step that takes, in each direction. With --traces every cell's timeline is kept there
+(NAME-RATIO-link.json, NAME-RATIO-none.json). Exits 1 if a calm cell is more than 5 % off.
 """
 import argparse
 import json
