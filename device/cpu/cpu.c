@@ -61,7 +61,7 @@ typedef struct cpu_op {
 typedef struct cpu_lane {
     struct cpu_device *device;
     pthread_t thread;
-    bool started, stopping;
+    bool started, runs, stopping;
     unsigned head, tail; // operations taken, put
     cpu_op ring[CPU_RING];
     hth_paced_link link;
@@ -180,6 +180,8 @@ static void cpu_lane_main(void *arg)
         (void)prctl(PR_SET_TIMERSLACK, 1); // else sleeps last 50 us longer
     }
     pthread_mutex_lock(&d->lock);
+    l->runs = true;
+    pthread_cond_broadcast(&d->changed);
     for (;;) {
         while (l->head == l->tail && !l->stopping) {
             pthread_cond_wait(&d->changed, &d->lock);
@@ -274,6 +276,11 @@ static hth_err cpu_lane_start(cpu_device *device, cpu_lane *lane)
         lane->device = device;
         HTH_TRY(hth_thread_start(name, cpu_lane_main, lane, &lane->thread));
         lane->started = true;
+        pthread_mutex_lock(&device->lock);
+        while (!lane->runs) { // until then it has memory of its start
+            pthread_cond_wait(&device->changed, &device->lock);
+        }
+        pthread_mutex_unlock(&device->lock);
     }
     return HTH_OK;
 }

@@ -84,7 +84,7 @@ static void issue(way *w, int copies)
 static void run(bench *b, double gb, int first, int last)
 {
     int copies = (int)(SECONDS * gb * 1e9 / (double)BUFFER) + 1;
-    double before[2];
+    double before[2] = {0};
     for (int i = first; i <= last; i++) {
         before[i] = thread_ns(b->way[i].thread);
     }
