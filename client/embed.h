@@ -18,7 +18,8 @@ const char *hth_embed_url(const hth_embedded *embedded); // valid until close
 void hth_embed_close(hth_embedded *embedded);
 
 // hth_embed_plan answers the question "plan" about a planning problem (the argument "problem" is
-// its file). It needs neither store nor device, and blocks while it plans. On success *json is the
+// its file), or about a training step of an ONNX file ("model" is its path) for the device of a
+// profile. It needs neither store nor device, and blocks while it plans. On success *json is the
 // caller's, freed by hth_free.
 hth_err hth_embed_plan(const char *arguments, char **json);
 

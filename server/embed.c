@@ -62,7 +62,7 @@ hth_err hth_embed_plan(const char *arguments, char **json)
     *json = NULL;
     HTH_GOTO(hth_arguments_read(HTH_COMMAND_PLAN, arguments, &args), done);
     HTH_GOTO(hth_arguments_check(HTH_COMMAND_PLAN, args), done);
-    HTH_GOTO(hth_query_problem(args, &doc), done);
+    HTH_GOTO(hth_query_data(args, &doc), done);
     text = json_dumps(doc, JSON_COMPACT);
     *json = text != NULL ? hth_strdup(text) : NULL;
     err = *json != NULL ? HTH_OK : hth_no_memory("a plan");

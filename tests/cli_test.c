@@ -211,11 +211,85 @@ static void test_problem(void **state)
     assert_int_equal(run("hearth plan --problem %s --budget 101%%", problem), 1);
     said("'101%' is more than 100%");
     assert_int_equal(run("hearth plan m --problem %s", problem), 2);
+    // The whole of the problem's budget, and more than any machine has.
+    assert_int_equal(run("hearth --json plan --problem %s --train --budget 100%%", problem), 0);
+    json_int_t whole = number("budget_bytes");
+    assert_in_range(number("floor_bytes"), 1, whole);
+    assert_int_equal(run("hearth --json plan --problem %s --budget 2000TiB", problem), 0);
+    assert_int_equal(number("budget_bytes"), 2000LL << 40);
+    assert_int_equal(run("hearth plan --problem %s --train --budget 5%%", problem), 1);
+    said("needs at least");
+    said("; a plan was found for ");
     assert_int_equal(run("hearth --version; sed 's/\"budget\":[0-9]*/\"budget\":0/' %s >%s/p0; "
                          "%s/hearth plan --problem %s/p0 --budget 60%%",
                          problem, dir, build, dir),
                      1);
     said("'60%': the problem has no budget of its own");
+}
+
+// A batch that would take this machine minutes and more memory than it has, by a model file and by
+// a server that allows an operator a second.
+static void profile_large(void)
+{
+    static const char step[] = "--train --batch 1048576 --budget 60% --json";
+    assert_int_equal(run("hearth --store %s/p1 --json plan m --train --batch 48 --write-profile "
+                         "%s/c48.json",
+                         dir, dir),
+                     0);
+    assert_int_equal(
+        run("hearth --version; sed 's/\\[48,/[1048576,/g; s/shape=48,/shape=1048576,/g' "
+            "%s/c48.json >%s/large.json",
+            dir, dir),
+        0);
+    assert_int_equal(
+        run("hearth plan tests/data/digits/untrained.onnx %s --profile %s/large.json", step, dir),
+        0);
+    assert_true(number("budget_bytes") > 10LL << 30);
+    assert_int_equal(
+        run("hearth --version >/dev/null; mkfifo %s/ready; %s/hearthd --store %s/p2 --listen "
+            "ipc://%s/plan.sock --device cpu:mem=64MiB,threads=1 --limits-operator-seconds 1 "
+            ">%s/ready 2>/dev/null & read line <%s/ready; %s/hearth --server ipc://%s/plan.sock "
+            "plan m %s --profile %s/large.json; rc=$?; kill $!; wait $!; exit $rc",
+            dir, build, dir, dir, dir, dir, build, dir, step, dir),
+        0);
+    assert_true(number("budget_bytes") > 10LL << 30);
+}
+
+// A model file and a profile need no store, device or server, and this machine bounds nothing: not
+// the memory that the profile's device had, nor what a node would take to compute here.
+static void profile_alone(const char *step, json_int_t budget)
+{
+    static const char model[] = "tests/data/digits/untrained.onnx";
+    assert_int_equal(run("hearth --version >/dev/null; ulimit -v 1000000; env -u HEARTH_SERVER "
+                         "%s/hearth --json plan %s --profile %s/costs.json",
+                         build, step, dir),
+                     0);
+    assert_int_equal(number("budget_bytes"), budget);
+    assert_int_equal(run("hearth --version; sed 's/\"memory_bytes\":[0-9]*/\"memory_bytes\":4096/' "
+                         "%s/costs.json >%s/small.json",
+                         dir, dir),
+                     0);
+    assert_int_equal(run("hearth --json plan %s --train --batch 64 --budget 100%% --profile "
+                         "%s/small.json",
+                         model, dir),
+                     0);
+    assert_true(number("budget_bytes") > budget);
+    assert_int_equal(run("hearth --store %s/p2 --json plan m --train --batch 64 --budget 100TiB "
+                         "--profile %s/small.json",
+                         dir, dir),
+                     0);
+    assert_int_equal(number("budget_bytes"), 100LL << 40);
+    profile_large();
+    assert_int_equal(run("hearth plan %s --batch 64 --profile %s/costs.json", model, dir), 1);
+    said("--train");
+    assert_int_equal(run("hearth plan %s/none.onnx --train --profile %s/costs.json", dir, dir), 1);
+    said("none.onnx");
+    assert_int_equal(run("hearth plan %s --train --on cpu:0 --profile %s/costs.json", model, dir),
+                     2);
+    assert_int_equal(
+        run("hearth plan %s --train --profile %s/costs.json --write-profile %s/w", model, dir, dir),
+        1);
+    said("read or written");
 }
 
 // What a step costs here, written to a file, plans the same step elsewhere: in a store that knows
@@ -232,6 +306,7 @@ static void test_profile(void **state)
     assert_int_equal(
         run("hearth --store %s/p2 --json plan %s --profile %s/costs.json", dir, step, dir), 0);
     assert_int_equal(number("budget_bytes"), budget);
+    profile_alone("tests/data/digits/untrained.onnx --train --batch 64 --budget 60%", budget);
     assert_int_equal(
         run("hearth --store %s/p2 --json curve m --batch 64 --profile %s/costs.json", dir, dir), 0);
     assert_int_equal(run("hearth --store %s/p2 train m --data tests/data/digits/train.safetensors "

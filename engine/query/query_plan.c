@@ -99,13 +99,8 @@ done:
     return err;
 }
 
-hth_err hth_query_problem(json_t *args, json_t **out)
-{
-    return plan_problem(&(query){.args = args}, out);
-}
-
 typedef struct plan_answer {
-    query *q;
+    const query *q;
     json_t **out;
 } plan_answer;
 
@@ -113,6 +108,27 @@ static hth_err plan_answer_report(void *ctx, const hth_problem *problem, const h
 {
     const plan_answer *a = ctx;
     return plan_report(a->q, problem, plan, a->out);
+}
+
+// A file's plan is checked: nobody runs it.
+static hth_err plan_answer_checked(void *ctx, const hth_problem *problem, const hth_plan *plan)
+{
+    const plan_answer *a = ctx;
+    return plan_verified(a->q, problem, plan, a->out);
+}
+
+hth_err hth_query_data(json_t *args, json_t **out)
+{
+    query q = {.args = args};
+    hth_train_spec spec;
+    if (json_object_get(args, "problem") != NULL) {
+        return plan_problem(&q, out);
+    }
+    if (!json_is_true(json_object_get(args, "train"))) {
+        return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
+    }
+    HTH_TRY(hth_train_spec_read(args, true, &spec));
+    return hth_train_plan_file(&spec, plan_answer_checked, &(plan_answer){&q, out});
 }
 
 hth_err query_curve(query *call, json_t **out)

@@ -295,6 +295,12 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
                        hth_err (*report)(void *ctx, const hth_problem *problem,
                                          const hth_plan *plan),
                        void *ctx, json_t **profile);
+// hth_train_plan_file is hth_train_plan for the ONNX file spec->model and the device of
+// spec->profile: it needs no store, and nothing of this machine's device bounds it. Any thread.
+hth_err hth_train_plan_file(const hth_train_spec *spec,
+                            hth_err (*report)(void *ctx, const hth_problem *problem,
+                                              const hth_plan *plan),
+                            void *ctx);
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         json_t **out);

@@ -5,9 +5,12 @@
 
 #include "base/alloc.h"
 #include "convsel/profile.h"
+#include "graph/onnx/onnx.h"
 #include "planner/plan_curve.h"
 #include "runtime/compile/compile.h"
 #include "runtime/paced.h"
+
+#include <stdio.h>
 
 // With a scale the largest input that reads floats is made of bytes.
 hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, bool whole,
@@ -36,29 +39,27 @@ hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, 
     return HTH_OK;
 }
 
-// elsewhere_step reads the model's graph and builds the step that `spec` describes.
-static hth_err elsewhere_step(hth_models *ms, const hth_model *model, const hth_train_spec *spec,
-                              hth_request *request, const hth_tensor *inputs, hth_graph **graph,
+// elsewhere_step builds the step that `spec` describes of the model's graph.
+static hth_err elsewhere_step(hth_site *site, const hth_graph *graph, const hth_train_spec *spec,
+                              const hth_request *request, const hth_tensor *inputs,
                               hth_train_graph *step)
 {
     hth_paced paced;
-    HTH_TRY(hth_model_graph(ms->store, &model->manifest, graph));
-    hth_paced_begin(&paced, ms->site, request);
-    hth_err err = hth_train_build(*graph, inputs, &spec->options, hth_ref_eval, NULL, step);
+    hth_paced_begin(&paced, site, request);
+    hth_err err = hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, step);
     hth_paced_end(&paced);
     return err;
 }
 
-hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
+// elsewhere_plan plans the step of `graph`; the model's own has the same inputs.
+static hth_err elsewhere_plan(hth_site *site, const hth_model *model, const hth_graph *graph,
+                              const hth_train_spec *spec, hth_request *request,
+                              hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
-    hth_model *model = NULL;
-    hth_graph *graph = NULL;
     hth_profile *profile = NULL;
     hth_program *p = NULL;
     hth_train_graph step = {.graph = NULL};
     uint64_t budget = 0;
-    HTH_TRY(hth_model_find(ms, spec->model, &model));
     int n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     if (inputs == NULL) {
@@ -67,25 +68,56 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     hth_err err;
     HTH_GOTO(hth_train_synthetic(model, spec, false, inputs), done);
     HTH_GOTO(hth_profile_from_json(spec->profile, &profile), done);
-    HTH_GOTO(elsewhere_step(ms, model, spec, request, inputs, &graph, &step), done);
+    HTH_GOTO(elsewhere_step(site, graph, spec, request, inputs, &step), done);
     hth_step_spec s = {.train = &step,
                        .budget = spec->budget,
                        .budget_bytes = &budget,
                        .options = spec->plan,
                        .profile = profile,
                        .plan_only = true};
-    HTH_GOTO(hth_program_compile_step(ms->site, &s, false, request, &p), done);
+    HTH_GOTO(hth_program_compile_step(site, &s, false, request, &p), done);
     err = visit(ctx, p);
 done:
-    hth_program_free(ms->site, p);
+    hth_program_free(site, p);
     hth_train_graph_fini(&step);
-    hth_graph_free(graph);
     hth_profile_close(profile);
     for (int i = 0; i < n; i++) {
         hth_free(inputs[i].data);
     }
     hth_free(inputs);
     return err;
+}
+
+hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
+{
+    hth_model *model = NULL;
+    hth_graph *graph = NULL;
+    HTH_TRY(hth_model_find(ms, spec->model, &model));
+    hth_paced paced;
+    hth_paced_begin(&paced, ms->site, request);
+    hth_err err = hth_model_graph(ms->store, &model->manifest, &graph);
+    hth_paced_end(&paced);
+    HTH_TRY(err);
+    err = elsewhere_plan(ms->site, model, graph, spec, request, visit, ctx);
+    hth_graph_free(graph);
+    return err;
+}
+
+// file_site opens what kernels are prepared on, which tell the forms of weights and what may be in
+// place: nothing runs there, so it needs hardly any memory.
+static hth_err file_site(hth_site *site)
+{
+    HTH_TRY(hth_device_open("cpu:mem=1MiB,threads=1", &site->device));
+    HTH_TRY(hth_pool_open(site->device, site->device->props.budget_bytes, &site->pool));
+    return hth_residency_open(site->pool, &site->residency);
+}
+
+static void file_site_close(hth_site *site)
+{
+    hth_residency_close(site->residency);
+    hth_pool_close(site->pool);
+    hth_device_close(site->device);
 }
 
 // The costs of a program's nodes, as measured here.
@@ -130,6 +162,14 @@ static hth_err plan_visit(void *ctx, const hth_program *program)
     return x->report(x->ctx, &program->problem, program->plan);
 }
 
+static hth_err plan_one_way(const hth_train_spec *spec)
+{
+    return spec->profile != NULL && spec->write_profile
+               ? hth_fail(HTH_EINVAL, "a profile is read or written, not both: what is written is "
+                                      "measured on this device")
+               : HTH_OK;
+}
+
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                        hth_err (*report)(void *ctx, const hth_problem *problem,
                                          const hth_plan *plan),
@@ -137,11 +177,32 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
 {
     plan_of x = {ms->site, spec->write_profile ? profile : NULL, report, ctx};
     *profile = NULL;
-    if (spec->profile != NULL && spec->write_profile) {
-        return hth_fail(HTH_EINVAL, "a profile is read or written, not both: what is written is "
-                                    "measured on this device");
-    }
+    HTH_TRY(plan_one_way(spec));
     return hth_train_visit(ms, spec, request, plan_visit, &x);
+}
+
+hth_err hth_train_plan_file(const hth_train_spec *spec,
+                            hth_err (*report)(void *ctx, const hth_problem *problem,
+                                              const hth_plan *plan),
+                            void *ctx)
+{
+    hth_site site = {.device = NULL};
+    hth_model model = {.max_batch = -1};
+    plan_of x = {&site, NULL, report, ctx};
+    HTH_TRY(plan_one_way(spec));
+    if (spec->profile == NULL) {
+        return hth_fail(HTH_EINVAL, "a model file is planned for the device of a profile: give "
+                                    "--profile FILE, or import the model");
+    }
+    snprintf(model.name, sizeof model.name, "%s", spec->model);
+    hth_err err;
+    HTH_GOTO(hth_onnx_load_file(spec->model, &model.source.graph), done);
+    HTH_GOTO(file_site(&site), done);
+    err = elsewhere_plan(&site, &model, model.source.graph, spec, NULL, plan_visit, &x);
+done:
+    file_site_close(&site);
+    hth_graph_free(model.source.graph);
+    return err;
 }
 
 typedef struct curve_of {

@@ -270,6 +270,7 @@ static hth_err compile_arrays(hth_program *program)
 }
 
 // compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
+// What is only planned may have any budget.
 static hth_err compile_step_budget(hth_site *site, hth_program *program, const hth_step_spec *spec,
                                    const hth_menu *menus)
 {
@@ -285,13 +286,13 @@ static hth_err compile_step_budget(hth_site *site, hth_program *program, const h
         if (program->budget == 0) {
             return hth_fail(HTH_EINVAL, "a budget of '%.40s' is zero bytes", spec->budget);
         }
-        if (program->budget > whole) {
+        if (program->budget > whole && !program->plan_only) {
             hth_size asked, there;
             hth_size_pair(program->budget, whole, &asked, &there);
             return hth_fail(HTH_ETOOBIG, "a budget of %s is more than the device's %s", asked.text,
                             there.text);
         }
-        if (program->budget > available) {
+        if (program->budget > available && !program->plan_only) {
             hth_size asked, left;
             hth_size_pair(program->budget, available, &asked, &left);
             return hth_fail(HTH_ENODEVMEM, "a budget of %s: other jobs leave %s of the device's %s",

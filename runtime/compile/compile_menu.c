@@ -9,6 +9,7 @@
 #include "device/cpu/team.h"
 #include "convsel/link.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool hth_program_measured(hth_site *site, const hth_graph *graph, int i)
@@ -88,10 +89,15 @@ static hth_err compile_menu(hth_site *site, hth_program *program, int i, bool tu
 static hth_err kernel_prepare(hth_site *site, hth_program *program, const hth_node *node,
                               const char *algorithm, hth_kernel **out)
 {
+    hth_device narrow = *site->device;
+    if (program->plan_only && narrow.kernels == NULL) {
+        // Nothing computes here: a fake device has the CPU's kernels, and no limit of their time.
+        snprintf(narrow.props.name, sizeof narrow.props.name, "fake:0");
+        return hth_kernel_prepare(&narrow, program->graph, node, algorithm, out);
+    }
     if (program->threads == 0) {
         return hth_kernel_prepare(site->device, program->graph, node, algorithm, out);
     }
-    hth_device narrow = *site->device;
     narrow.props.n_threads = program->threads;
     hth_team_set(program->threads);
     hth_err err = hth_kernel_prepare(&narrow, program->graph, node, algorithm, out);

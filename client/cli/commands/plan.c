@@ -7,18 +7,33 @@
 #include "client/embed.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-// A problem is data: no server, store or device is asked.
-static int plan_problem(hth_cli *cli)
+// plan_offline says whether all that is planned comes in files.
+static bool plan_offline(const hth_cli *cli)
+{
+    const char *model = cli->n_args > 0 ? cli->args[0] : "";
+    size_t n = strlen(model);
+    return hth_cli_text(cli, "problem") != NULL ||
+           (hth_cli_text(cli, "profile") != NULL && n > 5 && strcmp(model + n - 5, ".onnx") == 0);
+}
+
+// What is data needs no server, store or device.
+static int plan_data(hth_cli *cli)
 {
     char *json = NULL, *changed = NULL, *text;
-    json_t *arguments = hth_cmd_arguments(cli);
-    if (cli->n_args > 0 || hth_cli_text(cli, "profile") != NULL ||
-        hth_cli_text(cli, "on") != NULL || hth_cli_text(cli, "write-profile") != NULL) {
-        json_decref(arguments);
+    bool problem = hth_cli_text(cli, "problem") != NULL;
+    bool model = cli->n_args > 0 || hth_cli_text(cli, "profile") != NULL;
+    if (problem &&
+        (model || hth_cli_text(cli, "on") != NULL || hth_cli_text(cli, "write-profile") != NULL)) {
         return hth_cli_usage("--problem FILE replaces model and device: give neither");
     }
-    if (json_object_get(arguments, "train") != NULL && hth_cli_text(cli, "policy") == NULL) {
+    if (hth_cli_text(cli, "on") != NULL) {
+        return hth_cli_usage("--profile FILE is the device of a model file: give no --on");
+    }
+    json_t *arguments = hth_cmd_arguments(cli);
+    if (problem && json_object_get(arguments, "train") != NULL &&
+        hth_cli_text(cli, "policy") == NULL) {
         json_object_set_new(arguments, "policy", json_string("hearth"));
     }
     text = json_dumps(arguments, JSON_COMPACT);
@@ -43,8 +58,8 @@ done:
 
 static int cmd_plan(hth_cli *cli)
 {
-    if (hth_cli_text(cli, "problem") != NULL) {
-        return plan_problem(cli);
+    if (plan_offline(cli)) {
+        return plan_data(cli);
     }
     if (cli->n_args == 0) {
         return hth_cli_usage("a model or --problem FILE is missing\n"
@@ -72,14 +87,20 @@ static const hth_option plan_options[] = {
 
 const hth_command hth_cmd_plan = {
     "plan",
-    "NAME[:VERSION]|--problem FILE [--train] [--policy P] [--budget B|N%] [--out plan.json]",
+    "NAME[:VERSION]|FILE.onnx|--problem FILE [--train] [--policy P] [--budget B|N%] [--out "
+    "plan.json]",
     "plan the memory of a model and show what the plan costs\n"
     "With --problem FILE a planning problem (format hearth-plan-1) is planned instead; N% is then "
     "of\n"
     "the problem's own budget. A policy other than inference plans it as a training step.\n"
     "A profile holds the cost of every node of a step on one device, and of its link: written "
     "there by\n"
-    "--write-profile, it allows planning for that device on any machine with --profile.",
+    "--write-profile, it allows planning for that device on any machine with --profile. The model "
+    "may\n"
+    "then be an ONNX file, and no server, store or device is needed. A budget may exceed the "
+    "memory "
+    "of\n"
+    "either machine.",
     0,
     1,
     plan_options,
