@@ -119,7 +119,7 @@ hth_err hth_plan_inference(const hth_problem *problem, hth_plan **out);
 hth_err hth_plan_floor(const hth_problem *problem, uint64_t *bytes);
 
 // hth_plan_min returns bytes that every plan of problem needs, whoever makes it: what one node
-// holds while it runs (*node, -1: none; may be NULL). Below it there is no plan that
+// holds while it runs (*node), or what is there at the end (-1; may be NULL). Below it there is no plan that
 // hth_plan_verify accepts; above it there need not be one. problem has been checked.
 uint64_t hth_plan_min(const hth_problem *problem, int *node);
 // What to say when nothing fits: either what hth_plan_min proves, or that no plan was found; with
@@ -129,8 +129,8 @@ typedef struct hth_shortage {
     const char *node, *policy;     // that `least` is of; NULL: not said
 } hth_shortage;
 // hth_shortage_fail returns HTH_ETOOBIG: "needs at least L .., the budget is B", only where B is
-// below `least`, else "no plan was found for a budget of B"; then "; one was found for F". `least`
-// is rounded down, `found` up.
+// below `least`, else "no plan was found for a budget of B"; then "; one was found for F", and what
+// is proven: "; none fits below L". `least` is rounded down, `found` up.
 hth_err hth_shortage_fail(const hth_shortage *shortage);
 // hth_plan_refuse is hth_shortage_fail for problem->budget. policy NULL: not said.
 hth_err hth_plan_refuse(const hth_problem *problem, uint64_t found, const char *policy);

@@ -9,7 +9,8 @@
 // that v reads takes its bytes whether it is resident, for which the budget pays besides the arena,
 // or was fetched into it. Without a link to fetch with, all that some node reads is resident all
 // the time. Whatever else a plan keeps, copies or computes again only adds to this; the largest
-// over all nodes is a bound for every plan.
+// over all nodes is a bound for every plan. At the end the outputs that live in the arena are all
+// there: another one.
 //
 // What is not known for sure does not count. The alternatives of a loose problem are those that
 // were measured, or guessed at: another time there may be one without workspace, one that runs in
@@ -91,9 +92,21 @@ static uint64_t min_resident(const hth_problem *problem)
     return bytes;
 }
 
+// Outputs that are in the arena when all is done.
+static uint64_t min_end(const hth_problem *problem)
+{
+    uint64_t bytes = 0;
+    for (int t = 0; t < problem->n_tensors; t++) {
+        const hth_plan_tensor *x = &problem->tensors[t];
+        bool stays = x->cls == HTH_MEM_OUTPUT && x->producer >= 0;
+        bytes += stays ? min_bytes(problem, t) : 0;
+    }
+    return bytes;
+}
+
 uint64_t hth_plan_min(const hth_problem *problem, int *node)
 {
-    uint64_t most = 0;
+    uint64_t most = min_end(problem);
     int at = -1;
     for (int i = 0; i < problem->n_nodes; i++) {
         uint64_t bytes = min_node(problem, &problem->nodes[i]);
@@ -111,7 +124,7 @@ hth_err hth_shortage_fail(const hth_shortage *shortage)
     bool proven = shortage->budget < shortage->least;
     hth_size least = hth_size_down(shortage->least), budget = hth_size_down(shortage->budget),
              found = hth_size_up(shortage->found);
-    char policy[40] = "", node[120] = "", one[80] = "";
+    char policy[40] = "", node[120] = "", one[80] = "", none[80] = "";
     bool alike = (proven && strcmp(least.text, budget.text) == 0) ||
                  (shortage->found > 0 && strcmp(found.text, budget.text) == 0);
     if (alike) {
@@ -128,10 +141,13 @@ hth_err hth_shortage_fail(const hth_shortage *shortage)
     if (shortage->found > 0) {
         snprintf(one, sizeof one, "; %s was found for %s", proven ? "a plan" : "one", found.text);
     }
+    if (shortage->least > 0) {
+        snprintf(none, sizeof none, "; none fits below %s", least.text);
+    }
     return proven ? hth_fail(HTH_ETOOBIG, "needs at least %s%s, the budget is %s%s", least.text,
                              node, budget.text, one)
-                  : hth_fail(HTH_ETOOBIG, "no plan was found for a budget of %s%s%s", budget.text,
-                             policy, one);
+                  : hth_fail(HTH_ETOOBIG, "no plan was found for a budget of %s%s%s%s", budget.text,
+                             policy, one, none);
 }
 
 hth_err hth_plan_refuse(const hth_problem *problem, uint64_t found, const char *policy)

@@ -25,6 +25,9 @@ static void by_hand(void **state)
     assert_int_equal(hth_plan_min(&p, &node), 2048);
     assert_int_equal(node, 0);
     p.loose = false;
+    p.tensors[p.n_tensors - 1].bytes = 16384; // what is there at the end
+    assert_int_equal(hth_plan_min(&p, &node), 16384 + 2048);
+    p.tensors[p.n_tensors - 1].bytes = 64;
     p.tensors[x].external = true;
     assert_int_equal(hth_plan_min(&p, NULL), 4096 + 2048 + 192);
     p.h2d_bytes_per_s = 0; // the weight stays, also while another node runs
@@ -53,11 +56,16 @@ static void words(void **state)
     s.budget = 28416671;
     assert_err(
         hth_shortage_fail(&s), HTH_ETOOBIG,
-        "no plan was found for a budget of 27.1 MiB (policy keep); one was found for 28.7 MiB");
+        "no plan was found for a budget of 27.1 MiB (policy keep); one was found for 28.7 MiB; "
+        "none fits below 27.1 MiB");
     s.found = 28416672;
     assert_err(hth_shortage_fail(&s), HTH_ETOOBIG,
                "a budget of 27.1 MiB (policy keep); one was found for 27.2 MiB");
     s.found = 0;
+    s.least = 20 << 20;
+    assert_err(hth_shortage_fail(&s), HTH_ETOOBIG,
+               "a budget of 27.1 MiB (policy keep); none fits below 20.0 MiB");
+    s.least = 0;
     s.policy = NULL;
     hth_shortage_fail(&s);
     assert_string_equal(hth_err_detail(), "no plan was found for a budget of 27.1 MiB");

@@ -9,6 +9,7 @@
 #include "planner/plan_curve.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 // The bytes that the sentence names after these words; 0: it does not have them.
@@ -39,12 +40,25 @@ static inline uint64_t pl_found(const char *text)
     return bytes > 0 ? bytes : pl_size(text, "; one was found for ");
 }
 
+// The bytes that it says a plan was found for with another number of --batch or --accumulate.
+static inline uint64_t pl_change(const char *text, const char *what, long long *number)
+{
+    char words[40];
+    snprintf(words, sizeof words, "; with %s ", what);
+    const char *at = strstr(text, words);
+    *number = at != NULL ? atoll(at + strlen(words)) : 0;
+    return at != NULL ? pl_size(at, " for ") : 0;
+}
+
 // Checks the sentence of a refusal under `budget`, where plans were found for `fewest` bytes:
 // whether it says what is proven, which is then no more than that. *found: that it names, 0: none.
 static inline bool pl_check(const char *text, uint64_t budget, uint64_t fewest, uint64_t *found)
 {
     uint64_t least = pl_size(text, "needs at least ");
     if (least > fewest) {
+        fail_msg("there is a plan for %llu bytes: %s", (unsigned long long)fewest, text);
+    }
+    if (pl_size(text, "; none fits below ") > (fewest < budget ? fewest : budget)) {
         fail_msg("there is a plan for %llu bytes: %s", (unsigned long long)fewest, text);
     }
     *found = pl_found(text);

@@ -279,5 +279,9 @@ hth_err hth_step_init(hth_step *step, const hth_problem *problem)
     step_backward(step);
     step_kept(step);
     step_menus(step);
-    return HTH_OK;
+    err = hth_step_floor(step);
+    if (err != HTH_OK) {
+        hth_step_fini(step);
+    }
+    return err;
 }

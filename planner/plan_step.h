@@ -35,11 +35,14 @@ typedef struct hth_step {
     bool *arena;     // per tensor
     double *h2d_us, *d2h_us;
     uint64_t resident_bytes; // all weights and state
+    uint64_t floor_bytes;    // no schedule has less in every stage (plan_floor.c)
     double fastest_us;       // every node at its fastest
 } hth_step;
 
 hth_err hth_step_init(hth_step *step, const hth_problem *problem);
 void hth_step_fini(hth_step *step);
+// hth_step_floor sets step->floor_bytes. Part of hth_step_init.
+hth_err hth_step_floor(hth_step *step);
 // hth_step_may_rerun: whether node v may run again in stage s. What it reads has not been updated
 // in place by then, except by itself, which its other outputs do not depend on.
 bool hth_step_may_rerun(const hth_step *step, int v, int s);

@@ -253,47 +253,6 @@ static hth_err train_search(const hth_problem *problem, hth_step *step,
     return err;
 }
 
-// A resident tensor that may be away between two steps.
-static bool train_leaves(const hth_step *step, int t)
-{
-    int last = step->interval_start[t + 1] - 1;
-    return !step->arena[t] && last >= step->interval_start[t] && step->interval[last].can_offload;
-}
-
-// Whether input j of a node is one more tensor that has to be there besides what never leaves.
-static bool train_reads(const hth_step *step, const hth_plan_node *node, int j)
-{
-    for (int i = 0; i < j; i++) {
-        if (node->inputs[i] == node->inputs[j]) {
-            return false;
-        }
-    }
-    return step->arena[node->inputs[j]] || train_leaves(step, node->inputs[j]);
-}
-
-// The largest stage's own tensors and smallest workspace besides what can never leave.
-static uint64_t train_min(const hth_step *step)
-{
-    uint64_t most = 0;
-    for (int s = 0; s < step->n_stages; s++) {
-        const hth_plan_node *n = &step->p->nodes[s];
-        uint64_t b = hth_step_smallest(step, s)->workspace;
-        for (int j = 0; j < n->n_inputs; j++) {
-            b += train_reads(step, n, j) ? step->bytes[n->inputs[j]] : 0;
-        }
-        for (int j = 0; j < n->n_outputs; j++) {
-            int t = n->outputs[j];
-            b += step->arena[t] && step->pair[t] < 0 ? step->bytes[t] : 0;
-        }
-        most = b > most ? b : most;
-    }
-    for (int t = 0; t < step->p->n_tensors; t++) { // resident ones that can never leave
-        bool here = hth_plan_home(&step->p->tensors[t]) == HTH_HOME_RESIDENT;
-        most += here && !train_leaves(step, t) ? step->bytes[t] : 0;
-    }
-    return most;
-}
-
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
 {
     hth_step m;
@@ -304,7 +263,7 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     HTH_TRY(hth_step_init(&m, problem));
     hth_err err = train_search(problem, &m, options, &x, &dual, out);
     if (err == HTH_ETOOBIG && options->policy != HTH_POLICY_KEEP &&
-        options->policy != HTH_POLICY_OPTIMAL && train_min(&m) <= problem->budget) {
+        options->policy != HTH_POLICY_OPTIMAL && m.floor_bytes <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
         hth_plan_options more = *options;
@@ -345,14 +304,5 @@ hth_err hth_plan_train_peak(const hth_problem *problem, uint64_t *bytes)
     HTH_TRY(hth_plan_train(&free_p, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan));
     *bytes = plan->arena_bytes + plan->resident_bytes;
     hth_plan_free(plan);
-    return HTH_OK;
-}
-
-hth_err hth_plan_train_floor(const hth_problem *problem, uint64_t *bytes)
-{
-    hth_step m;
-    HTH_TRY(hth_step_init(&m, problem));
-    *bytes = train_min(&m);
-    hth_step_fini(&m);
     return HTH_OK;
 }

@@ -50,9 +50,9 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
 // hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms
 // their fastest, addresses assigned. Budgets given as a share are shares of it.
 hth_err hth_plan_train_peak(const hth_problem *problem, uint64_t *bytes);
-// hth_plan_train_floor computes a budget below which hth_plan_train can find nothing: the largest
-// stage's own inputs, outputs and smallest workspace besides what it never moves. Other plans may
-// exist there (hth_plan_min).
+// hth_plan_train_floor computes bytes below which no schedule (plan_schedule.h) has room, proven:
+// whatever leaves and is recomputed, some stage has them. With a link there is a schedule that has
+// no more; its addresses may take a little more. Without a link there need not be one.
 hth_err hth_plan_train_floor(const hth_problem *problem, uint64_t *bytes);
 
 // hth_plan_emit turns a schedule into a plan with addresses. Where these exceed problem->budget,
