@@ -7,30 +7,91 @@
 #include "base/alloc.h"
 #include "base/size.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-// Adds what a plan was found for with `parts` parts of a batch of `n` samples, if that is less than
-// `most`.
-static void never_try(hth_trainer *trainer, const hth_tensor *inputs, int64_t n, int64_t parts,
-                      uint64_t most, const char *what, int64_t number, char *text, size_t cap)
+#define NEVER_TRIES 4 // batches that are planned to find one that fits
+
+// What a change of the job needs: the first number that fits the budget, or the one that comes
+// nearest.
+typedef struct never_change {
+    const char *what;
+    int64_t number; // 0: none
+    uint64_t found;
+} never_change;
+
+// Stores what a plan was found for with `parts` parts of a batch of `n` samples, and takes it for
+// *change if it is less. False: there is nothing to store.
+static bool never_try(hth_trainer *trainer, const hth_tensor *inputs, int64_t n, int64_t parts,
+                      int64_t number, never_change *change, uint64_t *found)
 {
     int n_inputs = trainer->model->n_inputs;
     hth_trainer_need need;
-    size_t at = strlen(text);
     hth_tensor *part = hth_memdup(inputs, (size_t)n_inputs * sizeof *inputs);
     for (int i = 0; part != NULL && i < n_inputs; i++) {
         part[i].bytes = part[i].bytes / (size_t)inputs[i].shape.dim[0] * (size_t)n;
         part[i].shape.dim[0] = n;
     }
-    if (part != NULL &&
-        hth_trainer_least(trainer->ms, trainer->spec, trainer->progress, part, parts, &need) ==
-            HTH_OK &&
-        need.found < most) {
-        snprintf(text + at, cap - at, "; with %s %lld for %s", what, (long long)number,
-                 hth_size_up(need.found).text);
-    }
+    hth_err err = part == NULL ? HTH_ENOMEM
+                               : hth_trainer_least(trainer->ms, trainer->spec, trainer->progress,
+                                                   part, parts, &need);
     hth_free(part);
+    if (err != HTH_OK) {
+        return false;
+    }
+    *found = need.found;
+    if (need.found < change->found) {
+        change->number = number;
+        change->found = need.found;
+    }
+    return true;
+}
+
+// More parts of the same batch, twice as many each time.
+static void never_parts(hth_trainer *trainer, const hth_tensor *inputs, int64_t parts,
+                        never_change *change)
+{
+    int64_t n = inputs[0].shape.dim[0];
+    uint64_t found = UINT64_MAX;
+    for (parts *= 2; parts <= HTH_TRAINER_PARTS && n % parts == 0; parts *= 2) {
+        if (!never_try(trainer, inputs, n, parts, parts, change, &found) ||
+            found <= trainer->budget_bytes) {
+            return;
+        }
+    }
+}
+
+// Fewer samples: bytes grow about as they do, so a line through the last two numbers meets the
+// budget near the largest batch that fits.
+static void never_batch(hth_trainer *trainer, const hth_tensor *inputs, int64_t parts,
+                        never_change *change)
+{
+    double budget = (double)trainer->budget_bytes, more_bytes = (double)change->found;
+    int64_t more = inputs[0].shape.dim[0];
+    double at = (double)more * budget / more_bytes;
+    for (int i = 0; i < NEVER_TRIES; i++) {
+        uint64_t found;
+        int64_t n = (int64_t)fmin(at, (double)(more - 1)) / parts * parts;
+        n = n < parts ? parts : n;
+        if (n >= more || !never_try(trainer, inputs, n, parts, n, change, &found) ||
+            found <= trainer->budget_bytes) {
+            return;
+        }
+        double each = (more_bytes - (double)found) / (double)(more - n);
+        at = each > 0 ? (double)n - ((double)found - budget) / each : (double)n / 2;
+        more = n;
+        more_bytes = (double)found;
+    }
+}
+
+static void never_say(const never_change *change, char *text, size_t cap)
+{
+    size_t at = strlen(text);
+    if (change->number > 0) {
+        snprintf(text + at, cap - at, "; with %s %lld for %s", change->what,
+                 (long long)change->number, hth_size_up(change->found).text);
+    }
 }
 
 // The batch as it is, in as many parts as it may be taken in; each of *out is the least of them.
@@ -58,8 +119,7 @@ hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs)
     char text[HTH_TRAINER_WHY], plain[HTH_TRAINER_WHY];
     hth_trainer_need need;
     uint64_t budget = trainer->budget_bytes;
-    int64_t n = inputs[0].shape.dim[0],
-            parts = trainer->spec->accumulate > 1 ? trainer->spec->accumulate : 1;
+    int64_t parts = trainer->spec->accumulate > 1 ? trainer->spec->accumulate : 1;
     snprintf(plain, sizeof plain, "%s", hth_err_detail());
     hth_err err = never_least(trainer, inputs, &need);
     if (err != HTH_OK || budget == 0 || need.found <= budget) {
@@ -68,12 +128,12 @@ hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs)
     hth_shortage_fail(&(hth_shortage){budget, need.least, need.found, need.node,
                                       hth_policy_name(trainer->spec->plan.policy)});
     snprintf(text, sizeof text, "%s", hth_err_detail());
-    if (n % (2 * parts) == 0 && trainer->spec->accumulate > 0 && !trainer->whole) {
-        never_try(trainer, inputs, n, 2 * parts, need.found, "--accumulate", 2 * parts, text,
-                  sizeof text);
+    never_change divided = {"--accumulate", 0, need.found}, smaller = {"--batch", 0, need.found};
+    if (trainer->spec->accumulate > 0 && !trainer->whole) {
+        never_parts(trainer, inputs, parts, &divided);
     }
-    if (n % 2 == 0 && n / 2 % parts == 0) {
-        never_try(trainer, inputs, n / 2, parts, need.found, "--batch", n / 2, text, sizeof text);
-    }
+    never_batch(trainer, inputs, parts, &smaller);
+    never_say(&divided, text, sizeof text);
+    never_say(&smaller, text, sizeof text);
     return hth_fail(HTH_ETOOBIG, "%s", text);
 }
