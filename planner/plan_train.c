@@ -121,7 +121,10 @@ static hth_err train_measure(const hth_problem *problem, hth_search *search, con
 {
     hth_outcome out;
     train_try t;
-    hth_search_try(search, mode, &out);
+    hth_decode(&search->d, mode, &out); // the search gives up on what is very slow
+    if (search->d.failed) {
+        return hth_no_memory("planning a step of %d nodes", search->m->n_stages);
+    }
     HTH_TRY(train_lay(problem, search, &out, mode, true, &t));
     uint64_t bytes = t.plan->arena_bytes + t.plan->resident_bytes;
     *found = bytes < *found ? bytes : *found;
@@ -132,18 +135,17 @@ static hth_err train_measure(const hth_problem *problem, hth_search *search, con
 // The search found nothing that fits: what came nearest is laid out, and everything kept, to say
 // how much a plan takes.
 static hth_err train_nearest(const hth_problem *problem, const hth_plan_options *options,
-                             hth_search *search, hth_plan **best)
+                             hth_search *search, uint64_t *found, hth_plan **best)
 {
-    uint64_t found = UINT64_MAX;
     // every interval HTH_INTERVAL_KEEP, which is 0
     uint8_t *keep = hth_calloc((size_t)search->m->n_intervals + 1, sizeof *keep);
     if (keep == NULL) {
         return hth_no_memory("a plan");
     }
     hth_err err;
-    HTH_GOTO(train_measure(problem, search, search->best, &found, best), out);
-    HTH_GOTO(train_measure(problem, search, keep, &found, best), out);
-    err = train_too_big(problem, options, found);
+    HTH_GOTO(train_measure(problem, search, search->best, found, best), out);
+    HTH_GOTO(train_measure(problem, search, keep, found, best), out);
+    err = train_too_big(problem, options, *found);
 out:
     hth_free(keep);
     return err;
@@ -152,7 +154,8 @@ out:
 // Plans for `budget` bytes; *best: the fastest plan within problem->budget so far.
 static hth_err train_round(const hth_problem *problem, hth_step *step,
                            const hth_plan_options *options, hth_search *search, uint64_t budget,
-                           uint64_t deadline_ns, bool warm, train_try *try, hth_plan **best)
+                           uint64_t deadline_ns, bool warm, train_try *try, uint64_t *found,
+                           hth_plan **best)
 {
     hth_outcome out;
     uint64_t late_ns = (uint64_t)(TRAIN_ELITES * train_limit_ms(problem, options) * 1e6);
@@ -168,7 +171,7 @@ static hth_err train_round(const hth_problem *problem, hth_step *step,
         return hth_no_memory("planning a step of %d nodes", step->n_stages);
     }
     if (out.excess > 0) {
-        return train_nearest(problem, options, search, best);
+        return train_nearest(problem, options, search, found, best);
     }
     hth_plan *few = NULL;
     hth_err err = search->n_elites > 0
@@ -185,11 +188,26 @@ static hth_err train_round(const hth_problem *problem, hth_step *step,
     return err;
 }
 
+// Everything that may leave does, with no bytes to spare, so that addresses have all the room there
+// is: slow, but the least that there is a schedule for. *best stays NULL if that does not fit.
+static hth_err train_away(const hth_problem *problem, const hth_step *step,
+                          const hth_plan_options *options, hth_search *search, uint64_t *found,
+                          hth_plan **best)
+{
+    if (options->policy != HTH_POLICY_HEARTH && options->policy != HTH_POLICY_STR) {
+        return HTH_OK;
+    }
+    search->d.budget = step->floor_bytes;
+    hth_search_away(search);
+    return train_measure(problem, search, search->mode, found, best);
+}
+
 static hth_err train_rounds(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, hth_search *search, hth_plan **out)
+                            const hth_plan_options *options, hth_search *search, bool last,
+                            hth_plan **out)
 {
     double limit_ms = train_limit_ms(problem, options);
-    uint64_t budget = problem->budget, start_ns = hth_now_ns();
+    uint64_t budget = problem->budget, start_ns = hth_now_ns(), found = UINT64_MAX;
     static const double share[TRAIN_ROUNDS] = {0.6,  0.7,  0.76, 0.8,
                                                0.84, 0.88, 0.94, 1}; // of the time
     hth_plan *best = NULL;
@@ -206,7 +224,8 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         until_ms = fmax(until_ms, share[round] * limit_ms);
         train_try t = {0};
         err = train_round(problem, step, options, search, budget,
-                          start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, &best);
+                          start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, &found,
+                          &best);
         bool fits = t.height <= problem->budget ||
                     (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
         // A plan that fits is searched on from once, if addresses have left time for that.
@@ -228,10 +247,15 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         over *= past_ms > TRAIN_SEARCH * limit_ms ? TRAIN_HASTE : 1;
         budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
-            err = train_too_big(problem, options, t.height);
+            found = t.height < found ? t.height : found;
+            err = train_too_big(problem, options, found);
             break;
         }
         budget -= over;
+    }
+    if (best == NULL && err == HTH_ETOOBIG && last) {
+        err = train_away(problem, step, options, search, &found, &best);
+        err = err == HTH_OK && best == NULL ? train_too_big(problem, options, found) : err;
     }
     if (best == NULL || err == HTH_ENOMEM) {
         hth_plan_free(best);
@@ -243,12 +267,12 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
 }
 
 static hth_err train_search(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, hth_search *search, hth_dual **dual,
-                            hth_plan **out)
+                            const hth_plan_options *options, bool last, hth_search *search,
+                            hth_dual **dual, hth_plan **out)
 {
     HTH_TRY(hth_search_open(search, step, problem->budget, options));
     search->prices = dual;
-    hth_err err = train_rounds(problem, step, options, search, out);
+    hth_err err = train_rounds(problem, step, options, search, last, out);
     hth_search_close(search);
     return err;
 }
@@ -261,7 +285,7 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     uint64_t start_ns = hth_now_ns();
     *out = NULL;
     HTH_TRY(hth_step_init(&m, problem));
-    hth_err err = train_search(problem, &m, options, &x, &dual, out);
+    hth_err err = train_search(problem, &m, options, false, &x, &dual, out);
     if (err == HTH_ETOOBIG && options->policy != HTH_POLICY_KEEP &&
         options->policy != HTH_POLICY_OPTIMAL && m.floor_bytes <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
@@ -271,7 +295,7 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
         more.seed = options->seed + 1;
         more.limit_ms = TRAIN_AGAIN * train_limit_ms(problem, options);
         more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
-        err = train_search(problem, &m, &more, &x, &dual, out);
+        err = train_search(problem, &m, &more, true, &x, &dual, out);
     }
     if (err == HTH_OK) {
         hth_plan *plan = *out;

@@ -103,6 +103,26 @@ static void exact_with_a_link(void **state)
     assert_true(proven >= tried / 2 && planned >= tried / 2);
 }
 
+// A plan that takes many times the step is still a plan: near the floor there may be no other.
+static void slow_plans_are_found(void **state)
+{
+    for (uint64_t seed = 1; seed < 12; seed++) {
+        hth_problem p = pg_random(seed, 6);
+        hth_plan *plan;
+        uint64_t floor;
+        p.h2d_bytes_per_s = p.d2h_bytes_per_s = 1e7;
+        for (int i = 0; i < p.n_nodes; i++) { // nothing is recomputed
+            p.nodes[i].recomputable = false;
+        }
+        assert_ok(hth_plan_train_floor(&p, &floor));
+        p.budget = floor + floor / 10;
+        assert_ok(hth_plan_train(&p, &(hth_plan_options){.seed = 1}, &plan));
+        assert_ok(hth_plan_verify(&p, plan));
+        hth_plan_free(plan);
+        hth_problem_fini(&p);
+    }
+}
+
 // Without a link it is proven, too, and how far the least that cbc fits is above it is printed.
 static void proven_without_a_link(void **state)
 {
@@ -132,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(exact_with_a_link),
+        cmocka_unit_test(slow_plans_are_found),
         cmocka_unit_test(proven_without_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

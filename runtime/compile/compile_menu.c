@@ -73,7 +73,7 @@ static hth_err compile_menu(hth_site *site, hth_program *program, int i, bool tu
         list[kept++] = (hth_choice){
             .name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
     }
-    if (train && site->device->kernels == NULL &&
+    if (train && !program->plan_only && site->device->kernels == NULL &&
         (g->nodes[i].op == HTH_OP_GEMM || g->nodes[i].op == HTH_OP_MAT_MUL)) {
         // Slow, but without the panels and blocks that can be more than a small step's tensors.
         list[kept++] = (hth_choice){

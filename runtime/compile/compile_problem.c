@@ -141,17 +141,18 @@ static const char *problem_op(hth_op op)
 }
 
 // A node that nobody measured costs the traffic of its tensors, at the speed of a copy in memory.
-static double problem_guess(const hth_site *site, const hth_problem *problem,
+static double problem_guess(const hth_site *site, const hth_program *program,
                             const hth_plan_node *pn)
 {
-    double bytes = 0;
+    const hth_problem *problem = &program->problem;
+    double bytes = 0, speed = site->traffic_bytes_per_s;
+    speed = speed > 0 ? speed : site->link_bytes_per_s;
+    speed = program->plan_only ? problem->h2d_bytes_per_s : speed; // of the other device
     for (int j = 0; j < pn->n_inputs + pn->n_outputs; j++) {
         int t = j < pn->n_inputs ? pn->inputs[j] : pn->outputs[j - pn->n_inputs];
         bytes += (double)problem->tensors[t].bytes;
     }
-    double rate =
-        site->traffic_bytes_per_s > 0 ? site->traffic_bytes_per_s : site->link_bytes_per_s;
-    return rate > 0 ? 1 + bytes / rate * 1e6 : 1;
+    return speed > 0 ? 1 + bytes / speed * 1e6 : 1;
 }
 
 static hth_err problem_node(hth_site *site, hth_program *program, int i, const hth_menu *menu,
@@ -223,7 +224,7 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
         if (pn->alternatives[a].time_us < 0) {
             bool slow = strcmp(pn->alternatives[a].name, "ref") == 0;
             pn->alternatives[a].time_us =
-                problem_guess(site, &program->problem, pn) * (slow ? PROBLEM_SLOW : 1);
+                problem_guess(site, program, pn) * (slow ? PROBLEM_SLOW : 1);
         }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
