@@ -189,17 +189,18 @@ static hth_err train_round(const hth_problem *problem, hth_step *step,
 }
 
 // Everything that may leave does, with no bytes to spare, so that addresses have all the room there
-// is: slow, but the least that there is a schedule for. *best stays NULL if that does not fit.
+// is: slow, but the least that there is a schedule for. HTH_ETOOBIG: that does not fit.
 static hth_err train_away(const hth_problem *problem, const hth_step *step,
                           const hth_plan_options *options, hth_search *search, uint64_t *found,
                           hth_plan **best)
 {
     if (options->policy != HTH_POLICY_HEARTH && options->policy != HTH_POLICY_STR) {
-        return HTH_OK;
+        return train_too_big(problem, options, *found);
     }
     search->d.budget = step->floor_bytes;
     hth_search_away(search);
-    return train_measure(problem, search, search->mode, found, best);
+    HTH_TRY(train_measure(problem, search, search->mode, found, best));
+    return *best != NULL ? HTH_OK : train_too_big(problem, options, *found);
 }
 
 static hth_err train_rounds(const hth_problem *problem, hth_step *step,
@@ -255,7 +256,6 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
     }
     if (best == NULL && err == HTH_ETOOBIG && last) {
         err = train_away(problem, step, options, search, &found, &best);
-        err = err == HTH_OK && best == NULL ? train_too_big(problem, options, found) : err;
     }
     if (best == NULL || err == HTH_ENOMEM) {
         hth_plan_free(best);
