@@ -28,7 +28,8 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
-            engine $(addprefix engine/,local serve train train/data train/kmeans train/queue query process router) client $(addprefix client/,data content jobs cli cli/commands) \
+            engine $(addprefix engine/,local serve train query process router) $(addprefix engine/train/,checkpoint data kmeans queue) \
+            client $(addprefix client/,data content jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu $(addprefix kernels/cpu/,kmeans winograd train)
 

@@ -58,10 +58,11 @@ room runtime/content $below_runtime runtime runtime/tenants client/content/objec
 room engine $below_engine engine/local/local.h engine/process/proxy.h engine/router/router.h
 room engine/local $below_engine engine engine/serve engine/train engine/train/queue engine/query
 room engine/serve $below_engine
+room engine/train/checkpoint $below_engine engine/train runtime/content/dataset_index.h
 room engine/train/data $below_engine engine/train client/safetensors.h runtime/content/dataset_index.h
-room engine/train $below_engine engine/train/data engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
-room engine/train/kmeans $below_engine engine/train engine/train/data engine/serve/version_swap.h group
-room engine/train/queue $below_engine engine/train engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair group/watch.h
+room engine/train $below_engine engine/train/checkpoint engine/train/data engine/serve/version_swap.h client/safetensors.h runtime/content/dataset_index.h group
+room engine/train/kmeans $below_engine engine/train engine/train/checkpoint engine/train/data engine/serve/version_swap.h group
+room engine/train/queue $below_engine engine/train engine/train/checkpoint engine/train/kmeans/kmeans_job.h runtime/content/dataset_own.h fair group/watch.h
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine group/group.h

@@ -166,5 +166,8 @@ void hth_group_break(hth_group *group);
 // hth_group_wait sleeps until something has changed since the last begin, look or shared, at most
 // for `ns`: deaths are noticed only by looking.
 void hth_group_wait(hth_group *group, uint64_t ns);
+// hth_group_idle does so for as long as a slice of a job may take; for longer where nothing has
+// come for a long time, since `since_ns`: the lead is paused, or evaluates.
+void hth_group_idle(hth_group *group, uint64_t since_ns);
 
 #endif

@@ -2,6 +2,12 @@
 // The calls of group.h, by how the members of a group exchange.
 #include "group/group_impl.h"
 
+#include "base/clock.h"
+
+#define IDLE_NS         1000000u
+#define IDLE_LONG_NS    200000000u // without news
+#define IDLE_RELAXED_NS 10000000u
+
 void hth_group_leave(hth_group *group)
 {
     if (group != NULL) {
@@ -143,4 +149,10 @@ void hth_group_break(hth_group *group)
 void hth_group_wait(hth_group *group, uint64_t ns)
 {
     group->ops->wait(group, ns);
+}
+
+void hth_group_idle(hth_group *group, uint64_t since_ns)
+{
+    bool relaxed = hth_now_ns() - since_ns > IDLE_LONG_NS;
+    hth_group_wait(group, relaxed ? IDLE_RELAXED_NS : IDLE_NS);
 }

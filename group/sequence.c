@@ -20,6 +20,12 @@ static bool sequence_row(const json_t *row, int members, int64_t batch, int64_t 
     return good && batch == 0;
 }
 
+const json_t *hth_sequence_given(const json_t *args)
+{
+    const json_t *given = json_object_get(args, "shards");
+    return json_is_object(given) ? json_object_get(given, "shards") : given;
+}
+
 hth_err hth_sequence_check(const json_t *rows, int members, int64_t batch)
 {
     bool good = json_is_array(rows) && json_array_size(rows) > 0;

@@ -10,6 +10,9 @@
 
 #include <jansson.h>
 
+// hth_sequence_given is the sequence that a job's arguments ask for ("shards"): rows, or the
+// summary of the job that had them. Theirs; NULL: they have none.
+const json_t *hth_sequence_given(const json_t *args);
 // hth_sequence_check refuses with HTH_EINVAL what is none of `members` devices and this batch. In
 // its first row each has a sample at least.
 hth_err hth_sequence_check(const json_t *rows, int members, int64_t batch);

@@ -42,6 +42,19 @@ static void test_check(void **state)
     assert_err(hth_sequence_check(NULL, 3, 8), HTH_EINVAL, "of 3 devices");
 }
 
+// Rows, or the summary of the job that had them.
+static void test_given(void **state)
+{
+    json_t *args = json_pack("{s:[[i,i,i]]}", "shards", 0, 3, 1);
+    json_t *summary = json_pack("{s:O}", "shards", args);
+    const json_t *rows = json_object_get(args, "shards");
+    assert_ptr_equal(hth_sequence_given(args), rows);
+    assert_ptr_equal(hth_sequence_given(summary), rows);
+    assert_null(hth_sequence_given(json_object_get(args, "none")));
+    json_decref(summary);
+    json_decref(args);
+}
+
 static void expect_at(const json_t *rows, int64_t step, int64_t a, int64_t b)
 {
     int64_t n[HTH_GROUP_MEMBERS];
@@ -75,6 +88,7 @@ static void test_steps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_check), cmocka_unit_test(test_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_check), cmocka_unit_test(test_given),
+                                       cmocka_unit_test(test_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,8 +56,7 @@ static void rig_open(rig *r, double times)
     snprintf(r->budget, sizeof r->budget, "%.0fKiB", bytes / 1024 + 1);
     snprintf(devices, sizeof devices, "cpu:0,mem=%.0fKiB,threads=1 cpu:1,mem=%.0fKiB,threads=1",
              bytes * times / 1024, bytes * times / 1024);
-    hth_engine_config config = {.device = devices, .resume = true};
-    assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
+    engines_open(&r->f, devices, false);
 }
 
 static void rig_close(rig *r)

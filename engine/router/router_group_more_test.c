@@ -214,31 +214,11 @@ static void ignored(void **state)
 
 // ---- where they go on
 
-static size_t members_of(fixture *f, const char *job, size_t *joined)
-{
-    char args[100];
-    hth_err err;
-    size_t i;
-    json_t *member;
-    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
-    json_t *row = ask(f, "job", args, &err);
-    assert_ok(err);
-    *joined = 0;
-    json_array_foreach(json_object_get(row, "members"), i, member)
-    {
-        *joined += json_is_true(json_object_get(member, "joined"));
-    }
-    size_t n = json_array_size(json_object_get(row, "members"));
-    json_decref(row);
-    return n;
-}
-
 static void reopen(fixture *f, const char *devices)
 {
-    hth_engine_config config = {.device = devices, .resume = true};
     hth_engine_drain(f->engine);
     hth_engine_close(f->engine);
-    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+    engines_open(f, devices, false);
 }
 
 // Resumed while another job is on its first device, the lead is on another one, and so are all the

@@ -38,22 +38,16 @@ static void check_losses(const char *model, const char *more, json_t *doc, const
     }
 }
 
-// Batch norm apart, whose statistics are those of a shard.
-static void losses(void **state)
+// Models on two devices and on three, each in three ways.
+static void as_one_device(const training *const *models, size_t n_models, const char *const two[3],
+                          const char *const three[3])
 {
-    static const training *const models[] = {&mlp, &mlp_bce, &encoder, &tokens};
-    static const char *const two[] = {
-        "{\"on\": \"cpu:0,cpu:1\"}", "{\"on\": \"cpu:1,cpu:0\", \"shards\": [[0, 3, 1]]}",
-        "{\"on\": \"all\", \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], \"budget\": \"60%\"}"};
-    static const char *const three[] = {"{\"on\": \"all\"}",
-                                        "{\"on\": \"all\", \"shards\": [[0, 1, 2, 1]]}",
-                                        "{\"on\": \"all\", \"budget\": \"60%\"}"};
     for (int members = 2; members <= 3; members++) {
         fixture f;
         char data[200];
         double want[STEPS];
         devices_open(&f, members == 2 ? TWO : THREE, false);
-        for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        for (size_t m = 0; m < n_models; m++) {
             prepare(&f, models[m], data);
             for (int k = 0; k < 3; k++) {
                 const char *more = members == 2 ? two[k] : three[k];
@@ -65,6 +59,37 @@ static void losses(void **state)
         }
         fixture_close(&f);
     }
+}
+
+// Batch norm apart, whose statistics are those of a shard.
+static void losses(void **state)
+{
+    static const training *const models[] = {&mlp, &mlp_bce, &encoder, &tokens};
+    static const char *const two[] = {
+        "{\"on\": \"cpu:0,cpu:1\"}", "{\"on\": \"cpu:1,cpu:0\", \"shards\": [[0, 3, 1]]}",
+        "{\"on\": \"all\", \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], \"budget\": \"60%\"}"};
+    static const char *const three[] = {"{\"on\": \"all\"}",
+                                        "{\"on\": \"all\", \"shards\": [[0, 1, 2, 1]]}",
+                                        "{\"on\": \"all\", \"budget\": \"60%\"}"};
+    as_one_device(models, sizeof models / sizeof *models, two, three);
+}
+
+// With --sync-bn batch norm's statistics are those of the whole batch, however it is divided, and
+// whatever its labels weigh: net_smooth's last one of each batch counts for nothing.
+static void sync_bn(void **state)
+{
+    static const training *const models[] = {&image_net, &mobile, &unet,
+                                             &clipped,   &smooth, &image_bce};
+    static const char *const two[] = {
+        "{\"on\": \"cpu:0,cpu:1\", \"sync-bn\": true}",
+        "{\"on\": \"cpu:1,cpu:0\", \"sync-bn\": true, \"shards\": [[0, 3, 1]]}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], "
+        "\"budget\": \"75%\"}"};
+    static const char *const three[] = {
+        "{\"on\": \"all\", \"sync-bn\": true}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 2, 1]]}",
+        "{\"on\": \"all\", \"sync-bn\": true, \"budget\": \"75%\"}"};
+    as_one_device(models, sizeof models / sizeof *models, two, three);
 }
 
 // A parameter server: the losses and the result of members that all make the same update, to the
@@ -105,39 +130,6 @@ static void server(void **state)
     expect(&f, &mlp, data, "{\"on\": \"all\", \"reduce\": \"some\"}", "not one of all, ps");
     expect(&f, &mlp, data, "{\"reduce\": \"ps\"}", "--reduce ps is for several devices");
     fixture_close(&f);
-}
-
-// With --sync-bn batch norm's statistics are those of the whole batch, however it is divided, and
-// whatever its labels weigh: net_smooth's last one of each batch counts for nothing.
-static void sync_bn(void **state)
-{
-    static const training *const models[] = {&image_net, &mobile, &unet,
-                                             &clipped,   &smooth, &image_bce};
-    static const char *const two[] = {
-        "{\"on\": \"cpu:0,cpu:1\", \"sync-bn\": true}",
-        "{\"on\": \"cpu:1,cpu:0\", \"sync-bn\": true, \"shards\": [[0, 3, 1]]}",
-        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 3], [2, 2, 2], [4, 3, 1]], "
-        "\"budget\": \"75%\"}"};
-    static const char *const three[] = {
-        "{\"on\": \"all\", \"sync-bn\": true}",
-        "{\"on\": \"all\", \"sync-bn\": true, \"shards\": [[0, 1, 2, 1]]}",
-        "{\"on\": \"all\", \"sync-bn\": true, \"budget\": \"75%\"}"};
-    for (int members = 2; members <= 3; members++) {
-        fixture f;
-        char data[200];
-        double want[STEPS];
-        devices_open(&f, members == 2 ? TWO : THREE, false);
-        for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-            prepare(&f, models[m], data);
-            for (int k = 0; k < 3; k++) {
-                const char *more = members == 2 ? two[k] : three[k];
-                json_t *doc = train_all(&f, models[m], data, more, want);
-                check_losses(models[m]->model, more, doc, want);
-                json_decref(doc);
-            }
-        }
-        fixture_close(&f);
-    }
 }
 
 // The last batch of an epoch has one sample: a member without any updates as the others do, with
@@ -424,18 +416,6 @@ static void killed_sync(void **state)
     kill_both(&image_net);
 }
 
-static size_t members_of(fixture *f, const char *job)
-{
-    char args[100];
-    hth_err err;
-    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
-    json_t *row = ask(f, "job", args, &err);
-    assert_ok(err);
-    size_t n = json_array_size(json_object_get(row, "members"));
-    json_decref(row);
-    return n;
-}
-
 // A server that ends in good order leaves a checkpoint, from which the next one goes on, with the
 // devices that it has: one, and again two.
 static void restarted(void **state)
@@ -451,12 +431,11 @@ static void restarted(void **state)
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     call_start(f.engine, &c);
     for (int i = 0; i < 3; i++) {
-        hth_engine_config config = {.device = devices[i], .resume = true};
         if (i > 0) {
-            assert_ok(hth_engine_open(&config, f.store, &f.engine));
+            engines_open(&f, devices[i], false);
         }
         until_step(&f, "made", step_of(&f, "made") + 20);
-        assert_int_equal(members_of(&f, "made"), members[i]);
+        assert_int_equal(members_of(&f, "made", NULL), members[i]);
         if (i < 2) {
             hth_engine_drain(f.engine);
             hth_engine_close(f.engine);

@@ -5,111 +5,30 @@
 #include "engine/process/child.h"
 #include "engine/router/router.h"
 #include "tests/rig/children.h"
-#include "tests/rig/train_job.h"
-
-#include "base/spin.h"
+#include "tests/rig/group_job.h"
+#include "tests/rig/kmeans_rig.h"
 
 #include <signal.h>
-#include <time.h>
 
 #define TWO   "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
 #define THREE TWO " cpu:2,mem=128MiB,threads=2"
 #define PROCESSES                                                                                  \
     "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1,isa=avx2 cpu:2,mem=128MiB,threads=2"
-#define LIMIT_NS 300000000000u
-#define POINTS   20000
-#define COLUMNS  8
-#define K        24
 
-typedef struct rig {
-    fixture f;
-    float *x;
-    char data[200], start[200];
-} rig;
-
-static void devices_open(rig *r, const char *devices, bool child)
-{
-    hth_engine_config config = {
-        .device = devices, .child_store = child ? r->f.dir : NULL, .resume = true};
-    assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
-}
-
-static void write_points(const rig *r, const char *name, int64_t n, char path[200])
-{
-    writer w = {NULL, NULL, 0};
-    writer_add(&w, "x", "F32", (int64_t[]){n, COLUMNS}, 2, r->x,
-               (size_t)(n * COLUMNS) * sizeof *r->x);
-    snprintf(path, 200, "%s/%s.safetensors", r->f.dir, name);
-    writer_close(&w, path);
-}
-
-// Points anywhere, so that iterations go on; the first K are the start.
 static void rig_open(rig *r, const char *devices, bool child)
 {
-    uint32_t state = 7;
-    strcpy(r->f.dir, "/tmp/hearth-kmeans-XXXXXX");
-    assert_non_null(mkdtemp(r->f.dir));
-    assert_ok(hth_store_open(r->f.dir, true, false, &r->f.store));
-    assert_ok(hth_job_paths_begin(r->f.store));
-    devices_open(r, devices, child);
-    r->x = calloc(POINTS * COLUMNS, sizeof *r->x);
-    assert_non_null(r->x);
-    for (size_t i = 0; i < POINTS * COLUMNS; i++) {
-        state = state * 1664525U + 1013904223U;
-        r->x[i] = (float)(state >> 8) * 0x1p-24F;
-    }
-    write_points(r, "points", POINTS, r->data);
-    write_points(r, "start", K, r->start);
-}
-
-static void rig_close(rig *r)
-{
-    free(r->x);
-    fixture_close(&r->f);
-}
-
-static json_t *asks(const rig *r, const char *result, const char *more)
-{
-    json_t *q = json_pack("{s:s, s:s, s:i, s:i, s:i, s:s}", "kind", "kmeans", "data", r->data, "k",
-                          K, "iterations", 12, "tolerance", 0, "save-as", result);
-    json_t *extra = json_loads(more, 0, NULL);
-    assert_non_null(extra);
-    json_object_update(q, extra);
-    json_decref(extra);
-    return q;
-}
-
-static json_t *cluster(rig *r, const char *result, const char *more)
-{
-    hth_err err;
-    json_t *doc = train(&r->f, asks(r, result, more), &err);
-    if (doc == NULL) {
-        fail_msg("%s: %s", more, hth_err_detail());
-    }
-    return doc;
-}
-
-static double number(const json_t *doc, const char *key)
-{
-    return json_number_value(json_object_get(doc, key));
+    devices_open(&r->f, devices, child);
+    rig_points(r);
+    r->starts = false;
 }
 
 // The labels that the result of a job gives.
-static int64_t *labels_of(rig *r, const json_t *job)
+static int64_t *result_labels(rig *r, const json_t *job)
 {
     char model[100];
     snprintf(model, sizeof model, "%s:%.0f", json_string_value(json_object_get(job, "saved_as")),
              number(job, "version"));
-    const hth_request_tensor in = {.name = "x",
-                                   .t = {.dtype = HTH_DT_F32,
-                                         .shape = {2, {POINTS, COLUMNS}},
-                                         .data = r->x,
-                                         .bytes = POINTS * COLUMNS * sizeof(float)}};
-    call c = {.r = {.model = model, .inputs = &in, .n_inputs = 1}};
-    assert_ok(call_run(r->f.engine, &c));
-    assert_string_equal(c.name[0], "label");
-    free(c.out[1].data);
-    return c.out[0].data;
+    return labels_of(r, model);
 }
 
 // The inertia of each iteration, and the labels of all points but 1 in 10,000.
@@ -126,8 +45,8 @@ static void same_clusters(rig *r, const json_t *alone, const json_t *several, co
     }
     assert_true(fabs(number(alone, "inertia") - number(several, "inertia")) <=
                 1e-9 * number(alone, "inertia"));
-    int64_t *x = labels_of(r, alone);
-    int64_t *y = labels_of(r, several);
+    int64_t *x = result_labels(r, alone);
+    int64_t *y = result_labels(r, several);
     size_t others = 0;
     for (size_t i = 0; i < POINTS; i++) {
         others += x[i] != y[i] ? 1 : 0;
@@ -197,7 +116,7 @@ static void the_same_shards_have_the_same_bits(void **state)
     snprintf(more, sizeof more, "{\"on\": \"all\", \"seed\": 5, \"shards\": {\"shards\": %s}}",
              shards);
     json_t *b = cluster(&r, "b", more);
-    same_losses(a, b, 12);
+    same_losses(a, b, ITERATIONS);
     same_tensors(&r.f, "a", "b");
     assert_true(number(a, "inertia") == number(b, "inertia"));
     assert_true(json_equal(json_object_get(a, "shards"), json_object_get(b, "shards")));
@@ -209,21 +128,6 @@ static void the_same_shards_have_the_same_bits(void **state)
     json_decref(a);
     json_decref(b);
     rig_close(&r);
-}
-
-static void refused(rig *r, const char *more, const char *words)
-{
-    hth_err err;
-    json_t *doc = train(&r->f, asks(r, "bad", more), &err);
-    if (doc != NULL) {
-        fail_msg("%s: not refused", more);
-    }
-    if (strstr(hth_err_detail(), words) == NULL) {
-        fail_msg("%s: '%s' is not in: %s", more, words, hth_err_detail());
-    }
-    bool there;
-    assert_ok(hth_store_has(r->f.store, "bad", 0, &there));
-    assert_false(there);
 }
 
 static void bad_input_gets_a_sentence(void **state)
@@ -251,55 +155,11 @@ static void bad_input_gets_a_sentence(void **state)
 
 // ---- jobs that take long
 
-// 0: it is not there yet.
-static json_int_t step_of(rig *r, const char *job)
-{
-    char args[100];
-    hth_err err;
-    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
-    json_t *doc = ask(&r->f, "job", args, &err);
-    assert_true(err == HTH_OK || err == HTH_ENOENT);
-    json_int_t step = json_integer_value(json_object_get(doc, "step"));
-    json_decref(doc);
-    return step;
-}
-
-static void until_step(rig *r, const char *job, json_int_t step)
-{
-    uint64_t until = hth_real_after(LIMIT_NS);
-    while (step_of(r, job) < step) {
-        assert_true(hth_real_ns() < until);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-}
-
 static char *job_text(rig *r, const char *name, const char *more)
 {
-    json_t *q = asks(r, name, more);
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(r, name, more);
     paths_named(r->f.store, text);
     return text;
-}
-
-static json_t *finished(call *c)
-{
-    assert_ok(call_wait(c));
-    json_t *doc = json_loads(c->r.json, 0, NULL);
-    hth_free(c->r.json);
-    return doc;
-}
-
-static json_int_t members_of(rig *r, const char *job)
-{
-    char args[100];
-    hth_err err;
-    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
-    json_t *row = ask(&r->f, "job", args, &err);
-    assert_ok(err);
-    json_int_t n = (json_int_t)json_array_size(json_object_get(row, "members"));
-    json_decref(row);
-    return n;
 }
 
 static void paused_and_canceled(void **state)
@@ -368,7 +228,7 @@ static void kill_one(rig *r, int device, const json_t *alone)
     char *text = job_text(r, name, "{\"on\": \"all\", " LONG "}");
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
     call_start(r->f.engine, &c);
-    until_step(r, name, 5);
+    until_step(&r->f, name, 5);
     assert_int_equal(children_of(getpid(), pid, 8), 3);
     qsort(pid, 3, sizeof *pid, child_by_start);
     kill(pid[device], SIGKILL);
@@ -399,7 +259,7 @@ static void killed(void **state)
 static void restarted(void **state)
 {
     static const char *const devices[] = {TWO, "cpu:0,mem=128MiB,threads=1", TWO};
-    static const json_int_t members[] = {2, 0, 2};
+    static const size_t members[] = {2, 0, 2};
     rig r;
     hth_err err;
     rig_open(&r, TWO, false);
@@ -409,10 +269,10 @@ static void restarted(void **state)
     call_start(r.f.engine, &c);
     for (int i = 0; i < 3; i++) {
         if (i > 0) {
-            devices_open(&r, devices[i], false);
+            engines_open(&r.f, devices[i], false);
         }
-        until_step(&r, "made", step_of(&r, "made") + 5);
-        assert_int_equal(members_of(&r, "made"), members[i]);
+        until_step(&r.f, "made", step_of(&r.f, "made") + 5);
+        assert_int_equal(members_of(&r.f, "made", NULL), members[i]);
         if (i < 2) {
             hth_engine_drain(r.f.engine);
             hth_engine_close(r.f.engine);

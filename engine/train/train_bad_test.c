@@ -2,7 +2,7 @@
 // What bad input gets from a training job: a sentence that names what is wrong, before any step
 // where it can be known, and nothing lost.
 #include "runtime/catalog.h"
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "tests/rig/train_job.h"
 
 static void bad_input_is_told(void **state)

@@ -5,7 +5,7 @@
 #ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 #define HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 
-#include "engine/train/checkpoint_write.h"
+#include "engine/train/checkpoint/checkpoint_write.h"
 #include "engine/train/job.h"
 #include "engine/train/train_eval.h"
 #include "engine/train/train_score.h"
@@ -108,8 +108,7 @@ double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms);
 bool hth_train_group_lead(const hth_train_job *job);
 // hth_train_group_budget has the other members plan for the job's budget, too.
 void hth_train_group_budget(hth_train_job *job);
-// hth_train_group_row is [{"member", "samples", "sample_ms",
-// "joined"}, ..] as it is now, the caller's. NULL: no group.
+// hth_train_group_row is hth_group_members' document, the caller's. NULL: no group.
 json_t *hth_train_group_row(const hth_train_job *job);
 
 #endif

@@ -2,7 +2,7 @@
 // Training jobs through the engine: PyTorch's losses with all memory and with little (the same bits
 // over random plans: trainer_plans_test.c), and results that are served.
 #include "planner/plan_least_test.h"
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "tests/rig/train_job.h"
 
 static void check_training(const training *t)

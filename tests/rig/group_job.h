@@ -11,15 +11,21 @@
 
 #define LIMIT_NS 300000000000u
 
+// engines_open opens engines on the fixture's store.
+static inline void engines_open(fixture *f, const char *devices, bool child)
+{
+    hth_engine_config config = {
+        .device = devices, .child_store = child ? f->dir : NULL, .resume = true};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
 static inline void devices_open(fixture *f, const char *devices, bool child)
 {
     strcpy(f->dir, "/tmp/hearth-group-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
     assert_ok(hth_job_paths_begin(f->store));
-    hth_engine_config config = {
-        .device = devices, .child_store = child ? f->dir : NULL, .resume = true};
-    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+    engines_open(f, devices, child);
 }
 
 // 0: it is not there yet.
@@ -42,6 +48,28 @@ static inline void until_step(fixture *f, const char *job, json_int_t step)
         assert_true(hth_real_ns() < until);
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
+}
+
+// members_of is how many members a job has; *joined of them take part. NULL is allowed.
+static inline size_t members_of(fixture *f, const char *job, size_t *joined)
+{
+    char args[100];
+    hth_err err;
+    size_t i, there = 0;
+    json_t *member;
+    snprintf(args, sizeof args, "{\"job\":\"%s\",\"points\":1}", job);
+    json_t *row = ask(f, "job", args, &err);
+    assert_ok(err);
+    json_array_foreach(json_object_get(row, "members"), i, member)
+    {
+        there += json_is_true(json_object_get(member, "joined"));
+    }
+    size_t n = json_array_size(json_object_get(row, "members"));
+    if (joined != NULL) {
+        *joined = there;
+    }
+    json_decref(row);
+    return n;
 }
 
 static inline json_t *finished(call *c)

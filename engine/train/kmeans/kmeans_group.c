@@ -18,16 +18,13 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "engine/train/train.h"
+#include "group/members.h"
 #include "group/sequence.h"
 
 #include <math.h>
 #include <string.h>
 
-#define GROUP_PAGE    ((size_t)4096)
-#define GROUP_WAIT_NS 1000000 // a slice's
-// After a time without news a slice waits for longer: the lead is paused.
-#define GROUP_LONG_NS    200000000u
-#define GROUP_RELAXED_NS 10000000u
+#define GROUP_PAGE ((size_t)4096)
 
 #define TRIAL_MACS  2e8 // of a trial, with so many points at least and at most
 #define TRIAL_LEAST 256
@@ -302,12 +299,6 @@ static hth_err group_joined(kmeans_job *job)
     return HTH_OK;
 }
 
-static void group_wait(kmeans_group *group)
-{
-    bool relaxed = hth_now_ns() - group->since_ns > GROUP_LONG_NS;
-    hth_group_wait(group->exchange, relaxed ? GROUP_RELAXED_NS : GROUP_WAIT_NS);
-}
-
 static hth_err group_look(kmeans_job *job)
 {
     kmeans_group *group = job->group;
@@ -319,7 +310,7 @@ static hth_err group_look(kmeans_job *job)
         group->at_work = false;
         group->broke = true;
     } else if (group->handed) {
-        group_wait(group);
+        hth_group_idle(group->exchange, group->since_ns);
     } else {
         return group_go(job);
     }
@@ -399,20 +390,12 @@ hth_err kmeans_group_slice(kmeans_job *job, bool *over)
         *over = true;
         return hth_group_over(group->exchange);
     default:
-        group_wait(group);
+        hth_group_idle(group->exchange, group->since_ns);
         return HTH_OK;
     }
 }
 
 json_t *kmeans_group_row(const kmeans_job *job)
 {
-    hth_group_seat seat[HTH_GROUP_MEMBERS];
-    json_t *rows = json_array();
-    int members = hth_group_seats(job->group->exchange, seat);
-    for (int i = 0; i < members; i++) {
-        json_array_append_new(rows, json_pack("{s:i, s:I, s:f, s:b}", "member", i, "samples",
-                                              (json_int_t)job->group->shards[i], "sample_ms",
-                                              seat[i].sample_us / 1e3, "joined", seat[i].joined));
-    }
-    return rows;
+    return hth_group_members(job->group->exchange, job->group->shards);
 }

@@ -5,7 +5,7 @@
 #ifndef HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
 #define HTH_ENGINE_TRAIN_KMEANS_KMEANS_JOB_IMPL_H
 
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/kmeans/kmeans_job.h"
 #include "engine/train/kmeans/kmeans_source.h"
 #include "engine/train/kmeans/kmeans_spec.h"
@@ -91,7 +91,7 @@ void kmeans_group_close(kmeans_job *job); // leaves
 // kmeans_group_slice computes part of a round, or waits a moment for the others; *over: the group
 // has ended.
 hth_err kmeans_group_slice(kmeans_job *job, bool *over);
-// kmeans_group_row is [{"member", "samples", "sample_ms", "joined"}, ..], the caller's.
+// kmeans_group_row is hth_group_members' document, the caller's.
 json_t *kmeans_group_row(const kmeans_job *job);
 // kmeans_group_park leaves the group's state in its memory if nobody else has it.
 void kmeans_group_park(const kmeans_job *job);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // K-means jobs through an engine: what they find, that their result serves, pauses, checkpoints,
 // windows of points, and what is refused before the first iteration.
-#include "tests/rig/train_job.h"
+#include "tests/rig/kmeans_rig.h"
 
 #include "base/clock.h"
 #include "base/settings.h"
@@ -11,89 +11,18 @@
 
 #include <stdatomic.h>
 
-#define POINTS  20000
-#define COLUMNS 6
-#define K       12
-
-static float at_random(uint32_t *state)
-{
-    *state = *state * 1664525U + 1013904223U;
-    return (float)(*state >> 8) * 0x1p-24F;
-}
-
-// Points anywhere, so that iterations go on; the first K are the start.
-static float *points(void)
-{
-    uint32_t state = 7;
-    float *x = calloc(POINTS * COLUMNS, sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < POINTS * COLUMNS; i++) {
-        x[i] = at_random(&state);
-    }
-    return x;
-}
-
-static void write_floats(const fixture *f, const char *name, const float *x, int64_t n, int64_t d,
-                         char path[200])
-{
-    writer w = {NULL, NULL, 0};
-    writer_add(&w, "x", "F32", (int64_t[]){n, d}, 2, x, (size_t)(n * d) * sizeof *x);
-    snprintf(path, 200, "%s/%s.safetensors", f->dir, name);
-    writer_close(&w, path);
-}
-
-typedef struct rig {
-    fixture f;
-    float *x;
-    char data[200], start[200];
-} rig;
-
 static void rig_open(rig *r)
 {
     fixture_open(&r->f, "cpu:mem=256MiB,threads=2");
-    r->x = points();
-    write_floats(&r->f, "points", r->x, POINTS, COLUMNS, r->data);
-    write_floats(&r->f, "start", r->x, K, COLUMNS, r->start);
-}
-
-static void rig_close(rig *r)
-{
-    free(r->x);
-    fixture_close(&r->f);
-}
-
-static json_t *asks(const rig *r, const char *result, const char *more)
-{
-    json_t *q =
-        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s}", "kind", "kmeans", "data", r->data, "start",
-                  r->start, "k", K, "iterations", 8, "tolerance", 0, "save-as", result);
-    json_t *extra = json_loads(more, 0, NULL);
-    assert_non_null(extra);
-    json_object_update(q, extra);
-    json_decref(extra);
-    return q;
-}
-
-static json_t *cluster(rig *r, const char *result, const char *more)
-{
-    hth_err err;
-    json_t *doc = train(&r->f, asks(r, result, more), &err);
-    if (doc == NULL) {
-        fail_msg("%s: %s", more, hth_err_detail());
-    }
-    return doc;
-}
-
-static double number(const json_t *doc, const char *key)
-{
-    return json_number_value(json_object_get(doc, key));
+    rig_points(r);
+    r->starts = true;
 }
 
 // What kernels/kmeans.h finds, in one call.
 static double inertia_of(const rig *r, uint32_t *labels)
 {
     hth_device cpu = {.props = {.name = "cpu:0", .n_threads = 2}};
-    hth_kmeans what = {.k = K, .iterations = 8, .init = HTH_KMEANS_GIVEN, .start = r->x};
+    hth_kmeans what = {.k = K, .iterations = ITERATIONS, .init = HTH_KMEANS_GIVEN, .start = r->x};
     double centroids[K * COLUMNS];
     hth_kmeans_result result = {.centroids = centroids};
     hth_kmeans_shard *shard;
@@ -118,22 +47,13 @@ static void a_job_finds_what_a_call_finds(void **state)
     assert_true(logged(&r.f, "found", "iteration 8 of 8: inertia"));
     json_decref(doc);
     // the result serves
-    const hth_request_tensor in = {.name = "x",
-                                   .t = {.dtype = HTH_DT_F32,
-                                         .shape = {2, {POINTS, COLUMNS}},
-                                         .data = r.x,
-                                         .bytes = POINTS * COLUMNS * sizeof(float)}};
-    call c = {.r = {.model = "found", .inputs = &in, .n_inputs = 1}};
-    assert_ok(call_run(r.f.engine, &c));
+    int64_t *served = labels_of(&r, "found");
     size_t others = 0;
-    for (int64_t i = 0; i < POINTS; i++) {
-        others += ((int64_t *)c.out[0].data)[i] != labels[i];
+    for (size_t i = 0; i < POINTS; i++) {
+        others += served[i] != labels[i];
     }
-    assert_string_equal(c.name[0], "label");
-    assert_string_equal(c.name[1], "distance");
     assert_true(others <= POINTS / 10000);
-    free(c.out[0].data);
-    free(c.out[1].data);
+    free(served);
     free(labels);
     rig_close(&r);
 }
@@ -207,14 +127,12 @@ static void a_time_limit_ends_a_job(void **state)
     hth_err err;
     rig_open(&r);
     hth_clock_inject(clock_forward, NULL);
-    json_t *q = asks(&r, "limited", "{\"time-limit\": 600, \"checkpoint-every\": 1}");
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(&r, "limited", "{\"time-limit\": 600, \"checkpoint-every\": 1}");
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = an_hour_passes}};
     assert_err(call_run(r.f.engine, &c), HTH_ETIMEDOUT,
                "time limit: 600 s are over after iteration 2 of 8; the checkpoint of iteration 2");
     free(text);
-    q = json_pack("{s:s, s:b}", "job", "limited", "resume", 1);
+    json_t *q = json_pack("{s:s, s:b}", "job", "limited", "resume", 1);
     json_t *doc = train(&r.f, q, &err);
     assert_ok(err);
     assert_int_equal(number(doc, "iterations"), 8);
@@ -230,9 +148,7 @@ static void a_paused_job_goes_on(void **state)
     hth_err err;
     rig_open(&r);
     json_t *whole = cluster(&r, "whole", "{}");
-    json_t *q = asks(&r, "paused", "{}");
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(&r, "paused", "{}");
     train_three_steps(&r.f, &w, text);
     json_t *row = ask(&r.f, "pause", "{\"job\": \"paused\"}", &err);
     assert_ok(err);
@@ -289,9 +205,7 @@ static void the_choice_of_centroids_is_told_of(void **state)
 {
     rig r;
     rig_open(&r);
-    json_t *q = asks(&r, "seeds", "{\"start\": null, \"seed\": 3}");
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(&r, "seeds", "{\"start\": null, \"seed\": 3}");
     for (int cancel_at = 4; cancel_at >= 0; cancel_at -= 4) {
         seeds s = {
             .cancel_at = cancel_at,
@@ -319,9 +233,7 @@ static void the_choice_of_centroids_is_paused(void **state)
     hth_manifest m;
     rig_open(&r);
     json_decref(cluster(&r, "whole", more));
-    json_t *q = asks(&r, "seeds", more);
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(&r, "seeds", more);
     seeds s = {
         .engine = r.f.engine,
         .pause_at = 3,
@@ -354,30 +266,13 @@ static void a_file_that_changes_ends_the_job(void **state)
     rig r;
     witness w;
     rig_open(&r);
-    json_t *q = asks(&r, "cut", "{\"budget\": \"80%\"}");
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
+    char *text = asks_text(&r, "cut", "{\"budget\": \"80%\"}");
     train_three_steps(&r.f, &w, text);
     assert_int_equal(truncate(r.data, POINTS * COLUMNS * sizeof(float) / 2), 0);
     witness_let_go();
     assert_err(call_wait(&w.c), HTH_EIO, "changed while it was being read");
     free(text);
     rig_close(&r);
-}
-
-static void refused(rig *r, const char *more, const char *words)
-{
-    hth_err err;
-    json_t *doc = train(&r->f, asks(r, "bad", more), &err);
-    if (doc != NULL) {
-        fail_msg("%s: not refused", more);
-    }
-    if (strstr(hth_err_detail(), words) == NULL) {
-        fail_msg("%s: '%s' is not in: %s", more, words, hth_err_detail());
-    }
-    bool there;
-    assert_ok(hth_store_has(r->f.store, "bad", 0, &there));
-    assert_false(there);
 }
 
 // write_bad writes a dataset of another kind and says so as {"data": ..}.
@@ -407,7 +302,7 @@ static void bad_input_gets_a_sentence(void **state)
     refused(&r, "{\"tolerance\": -1}", "tolerance is a number from 0 to");
     refused(&r, "{\"k\": 20001, \"start\": null}",
             "k is 20001, and there are 20000 points: there must be as many");
-    refused(&r, "{\"k\": 13}", "holds 12 centroids of 6 columns, and k is 13 with points of 6");
+    refused(&r, "{\"k\": 13}", "holds 12 centroids of 8 columns, and k is 13 with points of 8");
     refused(&r, "{\"init\": \"random\"}", "by 'init' or by 'start', not by both");
     refused(&r, "{\"init\": \"randm\", \"start\": null}", "did you mean 'random'?");
     refused(&r, "{\"data\": \"/nowhere\"}", "/nowhere");
@@ -421,12 +316,12 @@ static void bad_input_gets_a_sentence(void **state)
             "tensor 'x' has 3 dimensions");
     refused(&r, write_bad(&r, "x", "F32", (int64_t[]){40}, 1, 160), "tensor 'x' has 1 dimensions");
     r.x[7 * COLUMNS + 2] = NAN;
-    write_floats(&r.f, "start", r.x, K, COLUMNS, path);
+    write_points(&r, "start", K, path);
     refused(&r, "{}", "start centroid 7, column 2 is nan");
     r.x[7 * COLUMNS + 2] = 0;
-    write_floats(&r.f, "start", r.x, K, COLUMNS, path);
+    write_points(&r, "start", K, path);
     r.x[19000 * COLUMNS + 1] = -INFINITY;
-    write_floats(&r.f, "infinite", r.x, POINTS, COLUMNS, path);
+    write_points(&r, "infinite", POINTS, path);
     snprintf(more, sizeof more, "{\"data\": \"%s\"}", path);
     refused(&r, more, "point 19000, column 1 is -inf: K-means needs finite numbers");
     rig_close(&r);

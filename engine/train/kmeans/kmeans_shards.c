@@ -24,18 +24,11 @@ static int64_t shards_grain(int64_t n)
 
 // ---- shards that are given
 
-// A list of rows, or the summary of the job that had them. NULL: none are given.
-static const json_t *shards_given(const kmeans_job *job)
-{
-    const json_t *given = json_object_get(job->args, "shards");
-    return json_is_object(given) ? json_object_get(given, "shards") : given;
-}
-
 hth_err kmeans_shards_check(const kmeans_job *job)
 {
     bool any = json_object_get(job->args, "shards") != NULL;
     return any && !job->spec.resume // one that goes on may have other devices by now
-               ? hth_sequence_check(shards_given(job), kmeans_group_members(job),
+               ? hth_sequence_check(hth_sequence_given(job->args), kmeans_group_members(job),
                                     (int64_t)job->source.n)
                : HTH_OK;
 }
@@ -45,7 +38,8 @@ static bool shards_replayed(const kmeans_job *job, const hth_shard_member *membe
                             int64_t n[HTH_GROUP_MEMBERS])
 {
     int members = job->group->members;
-    return hth_sequence_at(shards_given(job), members, (int64_t)job->at.iterations, n) &&
+    return hth_sequence_at(hth_sequence_given(job->args), members, (int64_t)job->at.iterations,
+                           n) &&
            hth_shards_fit(member, members, (int64_t)job->source.n, n);
 }
 

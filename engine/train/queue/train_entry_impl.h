@@ -8,7 +8,7 @@
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_ENTRY_IMPL_H
 
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/job.h"
 #include "engine/train/queue/job_log.h"
 #include "engine/train/queue/train_fair.h"

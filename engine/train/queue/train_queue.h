@@ -4,7 +4,7 @@
 #ifndef HTH_ENGINE_TRAIN_QUEUE_TRAIN_QUEUE_H
 #define HTH_ENGINE_TRAIN_QUEUE_TRAIN_QUEUE_H
 
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/queue/train_fair.h"
 #include "engine/train/train.h"
 #include "runtime/tenants/tenant.h"

@@ -3,7 +3,7 @@
 // client and its server; what it waits for, how long it may run, and how often it is tried.
 #include "base/clock.h"
 #include "base/settings.h"
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/queue/job_log.h"
 #include "modelstore/file.h"
 #include "runtime/job_index.h"

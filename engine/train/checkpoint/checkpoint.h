@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/checkpoint.h - a training job's state in the store, as the latest version of a model
-// called "RESULT.checkpoint": parameters, running statistics, optimizer state, and in its meta the
-// job, the step and the losses so far. A version is put atomically, so that a process killed at any
-// moment leaves the last whole one. Engine's thread only, where nothing else is said.
-#ifndef HTH_ENGINE_TRAIN_CHECKPOINT_H
-#define HTH_ENGINE_TRAIN_CHECKPOINT_H
+// engine/train/checkpoint/checkpoint.h - a training job's state in the store, as the latest
+// version of a model called "RESULT.checkpoint": parameters, running statistics, optimizer state,
+// and in its meta the job, the step and the losses so far. A version is put atomically, so that a
+// process killed at any moment leaves the last whole one. Engine's thread only, where nothing else
+// is said.
+#ifndef HTH_ENGINE_TRAIN_CHECKPOINT_CHECKPOINT_H
+#define HTH_ENGINE_TRAIN_CHECKPOINT_CHECKPOINT_H
 
-#include "runtime/checkpoint_index.h"
 #include "engine/train/train.h"
+#include "runtime/checkpoint_index.h"
 
 // What a checkpoint says in addition to the tensors.
 typedef struct hth_checkpoint {

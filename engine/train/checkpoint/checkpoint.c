@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 
 #include "base/alloc.h"
 #include "runtime/catalog.h"

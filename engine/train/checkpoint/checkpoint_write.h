@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/train/checkpoint_write.h - writes a job's checkpoints while it goes on.
+// engine/train/checkpoint/checkpoint_write.h - writes a job's checkpoints while it goes on.
 //
 // Design notes
 // Between two steps the slots are copied into host memory; a thread of the writer's own puts that
@@ -8,10 +8,10 @@
 // under --spill, whose jobs may have more state than there is memory, it is written at once, from
 // where the slots are. The one before stays until a step from the new one had a finite loss: a
 // state can be finite and yet lead nowhere. Used by the engine's thread.
-#ifndef HTH_ENGINE_TRAIN_CHECKPOINT_WRITE_H
-#define HTH_ENGINE_TRAIN_CHECKPOINT_WRITE_H
+#ifndef HTH_ENGINE_TRAIN_CHECKPOINT_CHECKPOINT_WRITE_H
+#define HTH_ENGINE_TRAIN_CHECKPOINT_CHECKPOINT_WRITE_H
 
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 
 typedef struct hth_checkpointer hth_checkpointer;
 

@@ -2,7 +2,7 @@
 // Jobs that end before their time: what is kept of them, and that they go on as if they had not.
 #include "base/settings.h"
 #include "modelstore/file.h"
-#include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/queue/train_ended.h"
 #include "tests/rig/train_job.h"
 

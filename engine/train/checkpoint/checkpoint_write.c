@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/train/checkpoint_write.h"
+#include "engine/train/checkpoint/checkpoint_write.h"
 
 #include "base/alloc.h"
 #include "base/log.h"

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// A member's part of a step: the pass over its samples, whose gradients go to the others while it
+// goes on, and then the update, or, where the round has broken, the way back.
+#include "engine/train/train_group_impl.h"
+
+#include <string.h>
+
+#define ROUND_WAIT_NS 1000000 // in the middle of a pass, at a time
+
+// The median of the last passes over as many samples.
+static double round_sample_us(hth_train_group *group, int64_t n, double us)
+{
+    double sorted[GROUP_TIMES];
+    if (n != group->n_of) {
+        group->n_of = n;
+        group->n_passes = 0;
+    }
+    memmove(group->pass_us + 1, group->pass_us, (GROUP_TIMES - 1) * sizeof us);
+    group->pass_us[0] = us;
+    group->n_passes += group->n_passes < GROUP_TIMES;
+    for (int i = 0; i < group->n_passes; i++) {
+        int k = i;
+        for (; k > 0 && sorted[k - 1] > group->pass_us[i]; k--) {
+            sorted[k] = sorted[k - 1];
+        }
+        sorted[k] = group->pass_us[i];
+    }
+    return group->n_passes >= 3 ? sorted[group->n_passes / 2] / (double)n : 0;
+}
+
+// Reads and plans the member's samples. Of more than it has memory for it takes no part.
+static hth_err round_ready(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    const hth_group_round *round = &group->round;
+    hth_train_data *d = &job->data;
+    int64_t epoch = round->step / (job->steps / job->spec.epochs);
+    if (group->epoch != epoch) {
+        hth_train_data_order(d, job->spec.shuffle, job->spec.seed, epoch);
+        group->epoch = epoch;
+    }
+    HTH_TRY(hth_train_data_batch(d, group_at(job, round->step) + round->from, round->n));
+    hth_err err = hth_trainer_prepare(job->trainer, d->input, &d->target);
+    if ((err == HTH_ETOOBIG || err == HTH_ENODEVMEM) && round->n > group->good) {
+        hth_group_most(group->exchange, group->good);
+        group->at_work = false;
+        hth_train_group_turn_over(group);
+        return HTH_OK;
+    }
+    group->good = err == HTH_OK && round->n > group->good ? round->n : group->good;
+    return err;
+}
+
+static void round_written(void *ctx, int k, const float *content)
+{
+    hth_group_ready(((hth_train_job *)ctx)->group->exchange, k, content);
+}
+
+static void round_between(void *ctx)
+{
+    hth_group_advance(((hth_train_job *)ctx)->group->exchange);
+}
+
+// Sums in the middle of a pass. Others may be in front of theirs, and then compute for long; a
+// member that is interrupted here, on its device's own thread, lets requests come first.
+static hth_err round_sum(void *ctx, int share, double *values)
+{
+    hth_train_job *job = ctx;
+    hth_train_group *group = job->group;
+    hth_group_result result;
+    hth_group_share(group->exchange, share, values);
+    while ((result = hth_group_shared(group->exchange, share, values)) == HTH_GROUP_SUMMING) {
+        if (job->r->canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled");
+        }
+        if (pthread_equal(pthread_self(), group->thread)) {
+            (void)hth_work_point(job->ms->site->queue);
+        }
+        hth_group_advance(group->exchange);
+        hth_group_wait(group->exchange, ROUND_WAIT_NS);
+    }
+    group->broke = result == HTH_GROUP_BROKEN;
+    return group->broke ? hth_fail(HTH_EBUSY, "a member has left") : HTH_OK;
+}
+
+// The pass over the member's samples. What it has written goes to the others while it goes on, and
+// so do the sums of what all have written; hence what it weighs is said before.
+static hth_err round_compute(hth_train_job *job, float *loss)
+{
+    hth_train_group *group = job->group;
+    hth_train_data *d = &job->data;
+    const hth_trainer_watch watch = {round_written, round_between, round_sum, job};
+    bool alone = hth_group_alone(group->exchange);
+    group->thread = pthread_self();
+    group->broke = false;
+    hth_group_weigh(group->exchange, hth_trainer_weight(job->trainer, d->input, &d->target));
+    for (int k = 0; k < group->sums.n; k++) {
+        group->sums.place[k] = hth_group_place(group->exchange, k);
+    }
+    hth_err err = hth_trainer_pass(job->trainer, group->member, d->input, &d->target, &group->sums,
+                                   alone ? NULL : &watch, loss);
+    return group->broke ? HTH_OK : err;
+}
+
+hth_err hth_train_round_pass(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    float loss = 0;
+    double us = 0;
+    group->at_work = true;
+    group->passed = false;
+    job->lr =
+        hth_train_rate(&job->spec, group->round.step, job->steps, job->steps / job->spec.epochs);
+    hth_trainer_rate(job->trainer, job->lr);
+    if (group->round.n > 0) {
+        HTH_TRY(round_ready(job));
+        if (!group->at_work) {
+            return HTH_OK;
+        }
+        group->passed = true;
+        HTH_TRY(round_compute(job, &loss));
+        if (group->broke) {
+            return HTH_OK; // the next look undoes it
+        }
+        us = round_sample_us(group, group->round.n, hth_trainer_pass_us(job->trainer));
+    } else {
+        hth_trainer_pass_none(job->trainer);
+    }
+    hth_group_passed(group->exchange, (double)loss, us);
+    return HTH_OK;
+}
+
+hth_err hth_train_round_undo(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    bool passed = group->passed;
+    group->at_work = group->passed = false;
+    hth_train_group_turn_over(group);
+    return passed ? hth_trainer_undo(job->trainer, &group->sums) : HTH_OK;
+}
+
+hth_err hth_train_round_update(hth_train_job *job)
+{
+    hth_train_group *group = job->group;
+    bool alone = hth_group_alone(group->exchange);
+    for (int k = 0; k < group->sums.n && !alone; k++) {
+        group->summed[k] = hth_group_summed(group->exchange, k);
+    }
+    group->at_work = group->passed = false;
+    hth_train_group_turn_over(group);
+    HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target, &group->sums,
+                               alone ? NULL : group->summed));
+    job->loss = hth_group_loss(group->exchange, group->round.step, &job->step_ms);
+    return HTH_OK;
+}
