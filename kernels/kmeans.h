@@ -46,7 +46,9 @@ typedef struct hth_kmeans_shard {
     const float *x;           // (n, d) row-major, in host memory; NULL: by `points`
     hth_kmeans_points points; // unused with x
     size_t n, d, k;
-    uint32_t *labels; // (n): of the last assignment; UINT32_MAX before the first
+    // (n): of the last assignment; UINT32_MAX before the first, after which k-means++ has distances
+    // (float) in their place while it chooses.
+    uint32_t *labels;
 } hth_kmeans_shard;
 
 // Points [first, first + n) of a shard.
@@ -94,12 +96,13 @@ typedef struct hth_kmeans_ops {
     // Squared distances (piece->n) to the centroids of the points' labels.
     void (*distances)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                       const double *centroids, double *squared);
-    // columns[j][i] = min(nearest[i], |x[i] - rows[j]|^2) for `count` rows (count, d), where i is a
-    // point of the piece, which begins at a multiple of HTH_KMEANS_CHUNK; sums[j][..] gets sums of
-    // each HTH_KMEANS_CHUNK of a column.
+    // Candidates of k-means++: with f[i] = min(nearest[i], |x[i] - rows[0]|^2) where it `folds`, else
+    // nearest[i], sums[j][..] gets sums of each HTH_KMEANS_CHUNK of min(f[i], |x[i] - rows[j]|^2),
+    // for `count` rows (count, d), and nearest[i] becomes f[i]. i is a point of the piece, which
+    // begins at a multiple of HTH_KMEANS_CHUNK.
     void (*spread)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
-                   const hth_kmeans_centroids *mean, const float *rows, size_t count,
-                   const float *nearest, float *const *columns, double *const *sums);
+                   const hth_kmeans_centroids *mean, const float *rows, size_t count, bool folds,
+                   float *nearest, double *const *sums);
 } hth_kmeans_ops;
 
 typedef enum hth_kmeans_init {

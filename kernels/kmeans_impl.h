@@ -5,7 +5,17 @@
 
 #include "kernels/kmeans.h"
 
-typedef struct kmeans_seeds kmeans_seeds; // kmeans_seed.c
+// What k-means++ knows while it chooses.
+typedef struct kmeans_seeds {
+    size_t tries, chunks;               // chunks: of all shards
+    size_t c, count;                    // the centroid that is chosen in this pass; of so many rows
+    bool folds;                         // row 0 is the centroid before, which no distance has yet
+    double *sum[HTH_KMEANS_CANDIDATES]; // (chunks) each, of a row's pass
+    double *sums, *now;                 // (1 + tries, chunks); now: (chunks), of the distances
+    float *rows;                        // (1 + tries, d)
+    float *drawn;                       // (HTH_KMEANS_CHUNK) distances of a chunk
+    double total;                       // of all distances
+} kmeans_seeds;
 
 // A point that is far from its centroid.
 typedef struct kmeans_far {
@@ -58,6 +68,24 @@ float kmeans_limit(size_t d);
 hth_err kmeans_joined(hth_kmeans_run *run);
 // kmeans_begin_pass begins a pass of the present phase, of all points or of the member's range.
 void kmeans_begin_pass(hth_kmeans_run *run);
+
+// kmeans_chunks is how many chunks a shard has; kmeans_nearest the squared distances of its points
+// from the nearest centroid, but for the newest one (seeds->folds).
+static inline size_t kmeans_chunks(const hth_kmeans_shard *shard)
+{
+    return (shard->n + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK;
+}
+
+static inline float *kmeans_nearest(const hth_kmeans_shard *shard)
+{
+    return (float *)(void *)shard->labels;
+}
+
+// kmeans_draw.c: a number in [0, 1) of 53 random bits; any point; and one that is drawn with chances
+// as its distance.
+double kmeans_uniform(hth_kmeans_run *run);
+size_t kmeans_any(hth_kmeans_run *run);
+hth_err kmeans_draw(hth_kmeans_run *run, size_t *point);
 
 // kmeans_seed begins: it sets run->centroids, or opens run->seeds, whose passes follow.
 hth_err kmeans_seed(hth_kmeans_run *run);

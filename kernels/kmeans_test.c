@@ -565,6 +565,19 @@ static void seeds_go_on(void **state)
     points_free(&p);
 }
 
+// A job's least budget: it has labels, and all else in proportion to the points is a hundredth.
+static void memory_is_a_label_for_each_point(void **state)
+{
+    const size_t n = (size_t)1 << 24;
+    hth_device device = cpu(2);
+    for (int init = HTH_KMEANS_PLUS_PLUS; init <= HTH_KMEANS_GIVEN; init++) {
+        hth_kmeans what = {.k = 64, .init = (hth_kmeans_init)init};
+        uint64_t more =
+            hth_kmeans_bytes(&device, &what, 2 * n, 8) - hth_kmeans_bytes(&device, &what, n, 8);
+        assert_true(more >= n * sizeof(uint32_t) && more < n * sizeof(uint32_t) * 1.01);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,6 +600,7 @@ int main(void)
         cmocka_unit_test(inertia_follows_from_sums),
         cmocka_unit_test(reading_that_fails_ends_it),
         cmocka_unit_test(memory_that_runs_out_is_said),
+        cmocka_unit_test(memory_is_a_label_for_each_point),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

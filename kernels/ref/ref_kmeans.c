@@ -133,7 +133,7 @@ static void ref_distances(hth_kmeans_shard *shard, const hth_kmeans_piece *piece
 
 static void ref_spread(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                        const hth_kmeans_centroids *mean, const float *rows, size_t count,
-                       const float *nearest, float *const *columns, double *const *sums)
+                       bool folds, float *nearest, double *const *sums)
 {
     size_t d = shard->d;
     for (size_t c = 0; c < count; c++) {
@@ -143,8 +143,9 @@ static void ref_spread(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                 double apart = (double)piece->x[i * d + j] - (double)rows[c * d + j];
                 squared += apart * apart;
             }
-            columns[c][i] = (float)squared < nearest[i] ? (float)squared : nearest[i];
-            *sum = (i % HTH_KMEANS_CHUNK == 0 ? 0 : *sum) + (double)columns[c][i];
+            float least = (float)squared < nearest[i] ? (float)squared : nearest[i];
+            *sum = (i % HTH_KMEANS_CHUNK == 0 ? 0 : *sum) + (double)least;
+            nearest[i] = folds && c == 0 ? least : nearest[i];
         }
     }
 }

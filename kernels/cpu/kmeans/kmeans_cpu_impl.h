@@ -39,12 +39,13 @@ typedef struct cpu_call {
     void (*block)(struct cpu_call *call, size_t slot, size_t begin, size_t end, float *scratch);
     size_t slots, per_deal, at_once;
     atomic_size_t next;
-    const float *mean, *origin, *nearest;
+    const float *mean, *origin;
     const double *centroids; // (k, d)
     float limit;
     double *squared, *const *chunk_sums;
     size_t candidates;
-    float *const *columns;
+    bool folds;
+    float *nearest; // of the piece
 } cpu_call;
 
 // hth_kmeans_cpu_run has a team do what `call` says.
@@ -74,6 +75,6 @@ void hth_kmeans_cpu_distances(hth_kmeans_shard *shard, const hth_kmeans_piece *p
                               const double *centroids, double *squared);
 void hth_kmeans_cpu_spread(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                            const hth_kmeans_centroids *mean, const float *rows, size_t count,
-                           const float *nearest, float *const *columns, double *const *sums);
+                           bool folds, float *nearest, double *const *sums);
 
 #endif

@@ -73,13 +73,12 @@ void hth_kmeans_cpu_distances(hth_kmeans_shard *shard, const hth_kmeans_piece *p
     hth_kmeans_cpu_run(&call);
 }
 
-// A panel's distances become minima; returns their sum, in eight lanes.
-static double cpu_minima(const float *squared, const float *nearest, size_t rows, float *column)
+// The sum of what is nearer, a panel's distances or the nearest ones, in eight lanes.
+static double cpu_minima(const float *squared, const float *nearest, size_t rows)
 {
     double lanes[8] = {0}, sum = 0;
     for (size_t i = 0; i < rows; i++) {
-        column[i] = squared[i] < nearest[i] ? squared[i] : nearest[i];
-        lanes[i % 8] += (double)column[i];
+        lanes[i % 8] += (double)(squared[i] < nearest[i] ? squared[i] : nearest[i]);
     }
     for (int l = 0; l < 8; l++) {
         sum += lanes[l];
@@ -87,12 +86,19 @@ static double cpu_minima(const float *squared, const float *nearest, size_t rows
     return sum;
 }
 
+static void cpu_fold(const float *squared, float *nearest, size_t rows)
+{
+    for (size_t i = 0; i < rows; i++) {
+        nearest[i] = squared[i] < nearest[i] ? squared[i] : nearest[i];
+    }
+}
+
 // A block is a chunk, whose sums nobody else has.
 static void cpu_spread_block(cpu_call *call, size_t slot, size_t begin, size_t end, float *panel)
 {
     const cpu_shard *s = call->shard;
     size_t d = s->base.d, k = call->candidates, tiles = cpu_tiles(s, k);
-    size_t before = call->piece->first; // columns begin with the piece
+    size_t before = call->piece->first; // distances begin with the piece
     float *norm = panel + s->block * d, *out = norm + s->block;
     double sum[HTH_KMEANS_CANDIDATES] = {0};
     for (size_t i = begin; i < end; i += s->isa->points) {
@@ -104,7 +110,10 @@ static void cpu_spread_block(cpu_call *call, size_t slot, size_t begin, size_t e
             s->isa->spread(&tile, last - first);
             for (size_t j = first; j < last; j++) {
                 const float *squared = out + (j - first) * s->isa->points;
-                sum[j] += cpu_minima(squared, call->nearest + at, rows, call->columns[j] + at);
+                if (call->folds && j == 0) { // before others look at them
+                    cpu_fold(squared, call->nearest + at, rows);
+                }
+                sum[j] += cpu_minima(squared, call->nearest + at, rows);
             }
         }
     }
@@ -115,7 +124,7 @@ static void cpu_spread_block(cpu_call *call, size_t slot, size_t begin, size_t e
 
 void hth_kmeans_cpu_spread(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                            const hth_kmeans_centroids *mean, const float *rows, size_t count,
-                           const float *nearest, float *const *columns, double *const *sums)
+                           bool folds, float *nearest, double *const *sums)
 {
     cpu_shard *s = (cpu_shard *)shard;
     size_t d = shard->d, tiles = cpu_tiles(s, count);
@@ -129,7 +138,7 @@ void hth_kmeans_cpu_spread(hth_kmeans_shard *shard, const hth_kmeans_piece *piec
                      .nearest = nearest,
                      .chunk_sums = sums,
                      .candidates = count,
-                     .columns = columns};
+                     .folds = folds};
     for (size_t t = 0; t < tiles; t++) {
         size_t first = count * t / tiles, last = count * (t + 1) / tiles;
         for (size_t c = first; c < last; c++) {
