@@ -96,10 +96,10 @@ typedef struct hth_kmeans_ops {
     // Squared distances (piece->n) to the centroids of the points' labels.
     void (*distances)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                       const double *centroids, double *squared);
-    // Candidates of k-means++: with f[i] = min(nearest[i], |x[i] - rows[0]|^2) where it `folds`, else
-    // nearest[i], sums[j][..] gets sums of each HTH_KMEANS_CHUNK of min(f[i], |x[i] - rows[j]|^2),
-    // for `count` rows (count, d), and nearest[i] becomes f[i]. i is a point of the piece, which
-    // begins at a multiple of HTH_KMEANS_CHUNK.
+    // Candidates of k-means++: with `folds` nearest[i] becomes min(nearest[i], |x[i] - rows[0]|^2);
+    // then sums[j][..] gets sums of each HTH_KMEANS_CHUNK of min(nearest[i], |x[i] - rows[j]|^2),
+    // for `count` rows (count, d). i is a point of the piece, which begins at a multiple of
+    // HTH_KMEANS_CHUNK.
     void (*spread)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                    const hth_kmeans_centroids *mean, const float *rows, size_t count, bool folds,
                    float *nearest, double *const *sums);
@@ -198,11 +198,12 @@ void hth_kmeans_finish(hth_kmeans_run *run); // NULL is allowed
 // it found (hth_kmeans_part), and goes on with what all found (hth_kmeans_join): in the same order
 // the same bits. A range can be computed again, also another one, until the pass is joined.
 
-// hth_kmeans_member makes a run that has just begun, of one shard of all points, a member's.
-// k-means++ is the lead's alone: the others have no points of its passes.
-void hth_kmeans_member(hth_kmeans_run *run, bool leads);
+// hth_kmeans_member makes a run that has just begun, of one shard of all points, a member's. Labels
+// are shared by all members, and so are k-means++'s distances in their place.
+void hth_kmeans_member(hth_kmeans_run *run);
 // hth_kmeans_range begins the present pass of points [first, first + n). `again`: labels may be of
 // an attempt at this pass that was given up, so that it is no sign of the end if none changes.
+// HTH_EINVAL: a range of k-means++ is not of whole chunks (HTH_KMEANS_CHUNK).
 hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again);
 // hth_kmeans_trial, after the range of the first look, assigns at most *points of its points, and
 // stores how many, to centroids that do not count: how long that takes tells what an iteration
@@ -212,14 +213,14 @@ hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t *points);
 bool hth_kmeans_ranged(const hth_kmeans_run *run);
 // hth_kmeans_part writes at most hth_kmeans_part_bytes, aligned to 8. HTH_EIO and so on: a point
 // cannot be read.
-size_t hth_kmeans_part_bytes(size_t k, size_t d);
+size_t hth_kmeans_part_bytes(const hth_kmeans *what, size_t n, size_t d);
 hth_err hth_kmeans_part(hth_kmeans_run *run, void *part);
 // hth_kmeans_join ends the pass with the parts of all who had points of it, in their order.
 // HTH_ECORRUPT: they are of no run like this; HTH_ENOMEM.
 hth_err hth_kmeans_join(hth_kmeans_run *run, const void *const *parts, size_t n_parts);
 // Between two passes a run's state can be written (aligned to 8), and another member's run go on
 // from it. HTH_ECORRUPT, HTH_ENOMEM.
-size_t hth_kmeans_state_bytes(size_t k, size_t d);
+size_t hth_kmeans_state_bytes(const hth_kmeans *what, size_t n, size_t d);
 void hth_kmeans_state_write(const hth_kmeans_run *run, void *state);
 hth_err hth_kmeans_state_read(hth_kmeans_run *run, const void *state);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Points drawn at random, with chances as their squared distances from the nearest centroid: first a
-// chunk of them, by its sum, then a point of it.
+// Points drawn at random, with chances as their squared distances from the nearest centroid: first
+// a chunk of them, by its sum, then a point of it.
 #include "kernels/kmeans_impl.h"
 
 #include "kernels/philox.h"
@@ -47,7 +47,7 @@ static hth_err draw_distances(hth_kmeans_run *run, size_t chunk, draw_place *at)
 {
     kmeans_seeds *seeds = run->seeds;
     hth_kmeans_centroids mean = {NULL, run->mean};
-    double sum, *sums[1] = {&sum};
+    double sum = 0, *sums[1] = {&sum};
     *at = draw_place_of(run, chunk);
     hth_kmeans_shard *shard = run->shards[at->shard];
     hth_kmeans_piece piece = {.first = at->begin, .n = at->n};

@@ -33,7 +33,7 @@ struct hth_kmeans_run {
     size_t n_shards, n, d, k; // n: points of all shards
     hth_kmeans_phase phase;
     size_t shard, point, passed; // passed: points of the pass that are done
-    bool member, leads, again;
+    bool member, again;
     size_t from, range;       // a member's: its first point, and how many
     float *mean;              // (d)
     double *exact;            // (d) the mean in double
@@ -81,8 +81,8 @@ static inline float *kmeans_nearest(const hth_kmeans_shard *shard)
     return (float *)(void *)shard->labels;
 }
 
-// kmeans_draw.c: a number in [0, 1) of 53 random bits; any point; and one that is drawn with chances
-// as its distance.
+// kmeans_draw.c: a number in [0, 1) of 53 random bits; any point; and one that is drawn, with
+// chances as its distance.
 double kmeans_uniform(hth_kmeans_run *run);
 size_t kmeans_any(hth_kmeans_run *run);
 hth_err kmeans_draw(hth_kmeans_run *run, size_t *point);
@@ -96,6 +96,15 @@ void kmeans_seed_close(kmeans_seeds *seeds); // NULL is allowed
 size_t kmeans_seeded(const hth_kmeans_run *run);
 // kmeans_seed_bytes is what k-means++ takes.
 uint64_t kmeans_seed_bytes(size_t n, size_t d, size_t k);
+
+// What crosses between members: a part of a pass, whose sums are joined; and the state between two
+// passes, but for the distances, which all share.
+size_t kmeans_seed_part_bytes(size_t n, size_t k);
+void kmeans_seed_part(const hth_kmeans_run *run, double *part);
+void kmeans_seed_join(hth_kmeans_run *run, const void *const *parts, size_t n_parts);
+size_t kmeans_seed_state_bytes(size_t n, size_t d, size_t k);
+void kmeans_seed_write(const hth_kmeans_run *run, void *state);
+hth_err kmeans_seed_read(hth_kmeans_run *run, const void *state);
 
 // kmeans_empty counts the clusters without points in run->all.
 size_t kmeans_empty(const hth_kmeans_run *run);

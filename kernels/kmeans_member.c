@@ -9,16 +9,14 @@
 
 #include <string.h>
 
-void hth_kmeans_member(hth_kmeans_run *run, bool leads)
+void hth_kmeans_member(hth_kmeans_run *run)
 {
     run->member = true;
-    run->leads = leads;
 }
 
 bool hth_kmeans_ranged(const hth_kmeans_run *run)
 {
-    bool seeded = run->phase == HTH_KMEANS_SEEDS && kmeans_seeded(run) == run->k;
-    return run->passed == run->range || seeded;
+    return run->passed == run->range;
 }
 
 hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again)
@@ -26,6 +24,12 @@ hth_err hth_kmeans_range(hth_kmeans_run *run, size_t first, size_t n, bool again
     if (first > run->n || n > run->n - first) {
         return hth_fail(HTH_ECORRUPT, "points %zu to %zu are not in a shard of %zu", first,
                         first + n, run->n);
+    }
+    bool whole =
+        first % HTH_KMEANS_CHUNK == 0 && (n % HTH_KMEANS_CHUNK == 0 || first + n == run->n);
+    if (run->phase == HTH_KMEANS_SEEDS && n > 0 && !whole) {
+        return hth_fail(HTH_EINVAL, "points %zu to %zu are no whole chunks of %u", first, first + n,
+                        HTH_KMEANS_CHUNK);
     }
     run->from = first;
     run->range = n;
@@ -64,7 +68,7 @@ hth_err hth_kmeans_trial(hth_kmeans_run *run, size_t *points)
 
 // ---- parts
 
-// What a pass leaves, by its phase: moments (2, d); the centroids (k, d) of k-means++; part_sums;
+// What a pass leaves, by its phase: moments (2, d); sums of candidates (kmeans_seed.c); part_sums;
 // part_far; the inertia.
 typedef struct part_sums {
     double *sum;     // (k, d)
@@ -83,12 +87,14 @@ typedef struct part_fars {
     float *x; // (n, d)
 } part_fars;
 
-size_t hth_kmeans_part_bytes(size_t k, size_t d)
+size_t hth_kmeans_part_bytes(const hth_kmeans *what, size_t n, size_t d)
 {
+    size_t k = what->k, seeds = kmeans_seed_part_bytes(n, k);
     size_t moments = 2 * d * sizeof(double);
     size_t sums = sizeof(uint64_t) * (1 + k) + k * d * sizeof(double);
     size_t far = sizeof(uint64_t) + 2 * k * (sizeof(part_far) + d * sizeof(float));
     size_t most = sums > far ? sums : far;
+    most = what->init == HTH_KMEANS_PLUS_PLUS && seeds > most ? seeds : most;
     return ((most > moments ? most : moments) + 7) / 8 * 8;
 }
 
@@ -136,7 +142,7 @@ hth_err hth_kmeans_part(hth_kmeans_run *run, void *part)
         memcpy(part, run->moments, 2 * run->d * sizeof(double));
         return HTH_OK;
     case HTH_KMEANS_SEEDS:
-        memcpy(part, run->centroids, run->k * run->d * sizeof(double));
+        kmeans_seed_part(run, part);
         return HTH_OK;
     case HTH_KMEANS_ITERATES:
         sums_write(run, part);
@@ -224,8 +230,8 @@ hth_err hth_kmeans_join(hth_kmeans_run *run, const void *const *parts, size_t n_
     case HTH_KMEANS_LOOKS:
         numbers_join(run->moments, 2 * run->d, parts, n_parts);
         break;
-    case HTH_KMEANS_SEEDS: // the lead's alone
-        numbers_join(run->centroids, run->k * run->d, parts, n_parts);
+    case HTH_KMEANS_SEEDS:
+        kmeans_seed_join(run, parts, n_parts);
         break;
     case HTH_KMEANS_ITERATES:
         sums_join(run, parts, n_parts);
@@ -243,14 +249,22 @@ hth_err hth_kmeans_join(hth_kmeans_run *run, const void *const *parts, size_t n_
 // ---- a state
 
 typedef struct state_head {
-    uint64_t phase, iterations, saved, converged, changed;
+    uint64_t phase, iterations, saved, replayed, converged, changed;
     double inertia, variance;
 } state_head;
 
-// The arrays after the head: centroids, sums (k, d each), the mean (d), counts (k), all of 8 bytes.
-size_t hth_kmeans_state_bytes(size_t k, size_t d)
+// The arrays after the head: centroids, sums (k, d each), the mean (d), counts (k), all of 8 bytes;
+// then what k-means++ knows.
+static size_t state_numbers(size_t k, size_t d)
 {
-    return sizeof(state_head) + (2 * k * d + d + k) * sizeof(double);
+    return 2 * k * d + d + k;
+}
+
+size_t hth_kmeans_state_bytes(const hth_kmeans *what, size_t n, size_t d)
+{
+    bool seeds = what->init == HTH_KMEANS_PLUS_PLUS;
+    return sizeof(state_head) + state_numbers(what->k, d) * sizeof(double) +
+           (seeds ? kmeans_seed_state_bytes(n, d, what->k) : 0);
 }
 
 void hth_kmeans_state_write(const hth_kmeans_run *run, void *state)
@@ -260,6 +274,7 @@ void hth_kmeans_state_write(const hth_kmeans_run *run, void *state)
     *(state_head *)state = (state_head){.phase = run->phase,
                                         .iterations = run->iterations,
                                         .saved = run->saved,
+                                        .replayed = run->replayed,
                                         .converged = run->converged,
                                         .changed = run->all.changed,
                                         .inertia = run->inertia,
@@ -268,14 +283,15 @@ void hth_kmeans_state_write(const hth_kmeans_run *run, void *state)
     memcpy(at + kd, run->all.sum, kd * sizeof *at);
     memcpy(at + 2 * kd, run->exact, run->d * sizeof *at);
     memcpy(at + 2 * kd + run->d, run->all.count, run->k * sizeof *at);
+    if (run->phase == HTH_KMEANS_SEEDS) {
+        kmeans_seed_write(run, at + state_numbers(run->k, run->d));
+    }
 }
 
 static void state_arrays(hth_kmeans_run *run, const double *at)
 {
     size_t kd = run->k * run->d;
-    if (run->phase > HTH_KMEANS_SEEDS || run->saved) { // else a lead may have some of its own
-        memcpy(run->centroids, at, kd * sizeof *at);
-    }
+    memcpy(run->centroids, at, kd * sizeof *at);
     memcpy(run->all.sum, at + kd, kd * sizeof *at);
     memcpy(run->exact, at + 2 * kd, run->d * sizeof *at);
     memcpy(run->all.count, at + 2 * kd + run->d, run->k * sizeof *at);
@@ -288,22 +304,26 @@ hth_err hth_kmeans_state_read(hth_kmeans_run *run, const void *state)
 {
     state_head head;
     memcpy(&head, state, sizeof head);
-    if (head.phase > HTH_KMEANS_DONE || head.iterations > run->what->iterations) {
+    bool seeds = run->what->init == HTH_KMEANS_PLUS_PLUS;
+    if (head.phase > HTH_KMEANS_DONE || head.iterations > run->what->iterations ||
+        head.replayed > run->k || (head.phase == HTH_KMEANS_SEEDS && !seeds)) {
         return hth_fail(HTH_ECORRUPT, "the state of another member is of no run like this");
     }
     run->phase = (hth_kmeans_phase)head.phase;
     run->iterations = (size_t)head.iterations;
     run->saved = head.saved != 0;
+    run->replayed = (size_t)head.replayed;
     run->converged = head.converged != 0;
     run->all.changed = head.changed;
     run->inertia = head.inertia;
     run->variance = head.variance;
-    state_arrays(run, (const double *)(const void *)((const char *)state + sizeof head));
+    const double *numbers = (const double *)(const void *)((const char *)state + sizeof head);
+    state_arrays(run, numbers);
     run->from = run->range = run->passed = 0;
     kmeans_seed_close(run->seeds);
     run->seeds = NULL;
-    if (run->phase == HTH_KMEANS_SEEDS && run->leads) {
-        return kmeans_seed(run);
+    if (run->phase == HTH_KMEANS_SEEDS) {
+        return kmeans_seed_read(run, numbers + state_numbers(run->k, run->d));
     }
     size_t empty = kmeans_empty(run);
     return run->phase == HTH_KMEANS_REFILLS && empty > 0 ? kmeans_far_open(run, empty) : HTH_OK;

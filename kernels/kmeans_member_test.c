@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#define N       9000
+#define N       9000 // three chunks
 #define D       5
 #define MEMBERS 3
 #define MOST_K  40
@@ -53,8 +53,8 @@ static void member_open(rig *r, int member)
     hth_kmeans_shard like = {.x = r->x, .n = N, .d = D, .k = r->what.k, .labels = r->labels};
     assert_ok(hth_kmeans_open_shared(&cpu, &like, &r->shard[member]));
     assert_ok(hth_kmeans_begin(&r->what, &r->shard[member], 1, NULL, &r->run[member]));
-    hth_kmeans_member(r->run[member], member == 0);
-    r->part[member] = malloc(hth_kmeans_part_bytes(r->what.k, D));
+    hth_kmeans_member(r->run[member]);
+    r->part[member] = malloc(hth_kmeans_part_bytes(&r->what, N, D));
     assert_non_null(r->part[member]);
 }
 
@@ -87,9 +87,8 @@ static void pass(rig *r, const size_t *cut, bool again)
 {
     const void *parts[MEMBERS];
     size_t ends[MEMBERS] = {cut[0], cut[1], N}, first = 0, n_parts = 0;
-    bool seeds = hth_kmeans_where(r->run[0]).phase == HTH_KMEANS_SEEDS;
     for (int i = 0; i < MEMBERS; i++) {
-        size_t n = seeds ? (size_t)(i == 0) * N : ends[i] - first;
+        size_t n = ends[i] - first;
         compute(r, i, first, n, 700, again);
         if (n > 0) {
             parts[n_parts++] = r->part[i];
@@ -140,9 +139,12 @@ static size_t random_below(size_t n)
     return (size_t)(random_number() * (float)n);
 }
 
-static void random_cut(size_t cut[2])
+// Of k-means++ in whole chunks.
+static void random_cut(const rig *r, size_t cut[2])
 {
-    size_t a = random_below(N + 1), b = random_below(N + 1);
+    bool seeds = hth_kmeans_where(r->run[0]).phase == HTH_KMEANS_SEEDS;
+    size_t grain = seeds ? HTH_KMEANS_CHUNK : 1;
+    size_t a = random_below(N + 1) / grain * grain, b = random_below(N + 1) / grain * grain;
     cut[0] = a < b ? a : b;
     cut[1] = a < b ? b : a;
 }
@@ -158,15 +160,14 @@ static void run_all(rig *r, uint32_t seed, bool trouble)
     random_state = seed;
     bool again = true; // labels are of nobody
     while (hth_kmeans_where(r->run[0]).phase != HTH_KMEANS_DONE) {
-        random_cut(cut);
-        if (trouble && random_below(3) == 0 &&
-            hth_kmeans_where(r->run[1]).phase != HTH_KMEANS_SEEDS) {
+        random_cut(r, cut);
+        if (trouble && random_below(3) == 0) {
             compute(r, 1, cut[0], cut[1] - cut[0], 1000, true);
             again = true;
-            random_cut(cut);
+            random_cut(r, cut);
         }
         if (trouble && random_below(4) == 0) {
-            void *state = calloc(1, hth_kmeans_state_bytes(r->what.k, D));
+            void *state = calloc(1, hth_kmeans_state_bytes(&r->what, N, D));
             hth_kmeans_state_write(r->run[0], state);
             member_close(r, MEMBERS - 1);
             member_open(r, MEMBERS - 1);
@@ -251,7 +252,7 @@ static void the_same_cuts_have_the_same_bits(void **state)
 static void what_makes_no_sense_is_refused(void **state)
 {
     rig *r = rig_make(MOST_K, 3, HTH_KMEANS_GIVEN);
-    size_t cut[2] = {1, 2}, bytes = hth_kmeans_state_bytes(MOST_K, D);
+    size_t cut[2] = {1, 2}, bytes = hth_kmeans_state_bytes(&r->what, N, D);
     uint64_t *words = calloc(1, bytes);
     for (int i = 0; i < MEMBERS; i++) {
         member_open(r, i);
@@ -273,6 +274,15 @@ static void what_makes_no_sense_is_refused(void **state)
         assert_err(hth_kmeans_join(r->run[0], parts, 1), HTH_ECORRUPT, "a member's part");
         part[word] = good;
     }
+    rig *seeds = rig_make(4, 0, HTH_KMEANS_PLUS_PLUS);
+    for (int i = 0; i < MEMBERS; i++) {
+        member_open(seeds, i);
+    }
+    pass(seeds, cut, true);
+    assert_err(hth_kmeans_range(seeds->run[0], 0, 100, false), HTH_EINVAL, "no whole chunks");
+    assert_err(hth_kmeans_range(seeds->run[0], 100, N - 100, false), HTH_EINVAL,
+               "points 100 to 9000 are no whole chunks of 4096");
+    rig_free(seeds);
     words[0] = 77;
     assert_err(hth_kmeans_state_read(r->run[0], words), HTH_ECORRUPT, "of no run like this");
     free(words);
@@ -288,7 +298,7 @@ static hth_err run_once(rig *r)
     hth_err err;
     HTH_TRY(hth_kmeans_open_shared(&cpu, &like, &r->shard[0]));
     HTH_GOTO(hth_kmeans_begin(&r->what, &r->shard[0], 1, NULL, &r->run[0]), done);
-    hth_kmeans_member(r->run[0], true);
+    hth_kmeans_member(r->run[0]);
     while (hth_kmeans_where(r->run[0]).iterations == 0) {
         HTH_GOTO(hth_kmeans_range(r->run[0], 0, N, true), done);
         HTH_GOTO(hth_kmeans_go(r->run[0], N), done);
@@ -306,7 +316,7 @@ done:
 static void memory_that_runs_out_is_told_of(void **state)
 {
     rig *r = rig_make(MOST_K, 9, HTH_KMEANS_GIVEN);
-    r->part[0] = malloc(hth_kmeans_part_bytes(MOST_K, D));
+    r->part[0] = malloc(hth_kmeans_part_bytes(&r->what, N, D));
     assert_non_null(r->part[0]);
     FAULT_LOOP(run_once(r));
     rig_free(r);

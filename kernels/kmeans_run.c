@@ -167,16 +167,25 @@ static void run_iterates(hth_kmeans_run *run)
     run->phase = over ? HTH_KMEANS_ENDS : HTH_KMEANS_ITERATES;
 }
 
-// Of members the lead alone chooses by k-means++; the others have a pass for it, without points.
 static hth_err run_seeds(hth_kmeans_run *run)
 {
-    bool waits = run->member && !run->leads && run->what->init == HTH_KMEANS_PLUS_PLUS;
-    if (!run->saved && !waits) {
+    if (!run->saved) {
         HTH_TRY(kmeans_seed(run));
     }
-    if (!run->saved && (waits || run->seeds != NULL)) {
+    if (run->seeds != NULL) {
         run->phase = HTH_KMEANS_SEEDS;
     } else {
+        run_iterates(run);
+    }
+    return HTH_OK;
+}
+
+// run_seeded ends a pass of k-means++, which is many of them.
+static hth_err run_seeded(hth_kmeans_run *run)
+{
+    bool over;
+    HTH_TRY(kmeans_seed_passed(run, &over));
+    if (over) {
         run_iterates(run);
     }
     return HTH_OK;
@@ -189,8 +198,7 @@ static hth_err run_joined(hth_kmeans_run *run)
         looks_end(run);
         return run_seeds(run);
     case HTH_KMEANS_SEEDS:
-        run_iterates(run);
-        return HTH_OK;
+        return run_seeded(run);
     case HTH_KMEANS_ITERATES:
         return kmeans_summed(run);
     case HTH_KMEANS_REFILLS:
@@ -228,15 +236,10 @@ static hth_err run_collect(hth_kmeans_run *run)
     return HTH_OK;
 }
 
-// run_passed ends a pass. k-means++ is many of them; a member's others end with hth_kmeans_join.
+// run_passed ends a pass; a member's end with hth_kmeans_join.
 static hth_err run_passed(hth_kmeans_run *run)
 {
-    bool over = true;
-    if (run->phase == HTH_KMEANS_SEEDS) {
-        HTH_TRY(kmeans_seed_passed(run, &over));
-        kmeans_begin_pass(run);
-    }
-    if (!over || run->member) {
+    if (run->member) {
         return HTH_OK;
     }
     HTH_TRY(run_collect(run));

@@ -49,9 +49,13 @@ uint64_t kmeans_seed_bytes(size_t n, size_t d, size_t k)
            (uint64_t)(seed_tries(k) + 1) * d * sizeof(float) + HTH_KMEANS_CHUNK * sizeof(float);
 }
 
-static hth_err seed_open(const hth_kmeans_run *run, kmeans_seeds *seeds)
+static hth_err seed_open(hth_kmeans_run *run)
 {
     size_t rows = seed_tries(run->k) + 1;
+    kmeans_seeds *seeds = run->seeds = hth_calloc(1, sizeof *seeds);
+    if (seeds == NULL) {
+        return hth_no_memory("K-means' candidates");
+    }
     seeds->tries = seed_tries(run->k);
     for (size_t m = 0; m < run->n_shards; m++) {
         seeds->chunks += kmeans_chunks(run->shards[m]);
@@ -66,13 +70,18 @@ static hth_err seed_open(const hth_kmeans_run *run, kmeans_seeds *seeds)
     for (size_t j = 0; j < rows; j++) {
         seeds->sum[j] = seeds->sums + j * seeds->chunks;
     }
+    return HTH_OK;
+}
+
+// seed_new has no distance known yet.
+static void seed_new(const hth_kmeans_run *run)
+{
     for (size_t m = 0; m < run->n_shards; m++) {
         float *nearest = kmeans_nearest(run->shards[m]);
         for (size_t i = 0; i < run->shards[m]->n; i++) {
             nearest[i] = INFINITY;
         }
     }
-    return HTH_OK;
 }
 
 void kmeans_seed_close(kmeans_seeds *seeds)
@@ -198,10 +207,86 @@ hth_err kmeans_seed(hth_kmeans_run *run)
     if (run->what->init == HTH_KMEANS_GIVEN) {
         return HTH_OK;
     }
-    run->seeds = hth_calloc(1, sizeof *run->seeds);
-    if (run->seeds == NULL) {
-        return hth_no_memory("K-means' candidates");
-    }
-    HTH_TRY(seed_open(run, run->seeds));
+    HTH_TRY(seed_open(run));
+    seed_new(run);
     return seed_next(run);
+}
+
+// ---- members
+
+// What a pass leaves of a member's range, and zeros of others' chunks: sums (count, chunks).
+static size_t seed_sums(const kmeans_seeds *seeds)
+{
+    return seeds->count * seeds->chunks;
+}
+
+size_t kmeans_seed_part_bytes(size_t n, size_t k)
+{
+    return (seed_tries(k) + 1) * ((n + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK) * sizeof(double);
+}
+
+void kmeans_seed_part(const hth_kmeans_run *run, double *part)
+{
+    const kmeans_seeds *seeds = run->seeds;
+    size_t first = run->from / HTH_KMEANS_CHUNK;
+    size_t n = (run->range + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK;
+    memset(part, 0, seed_sums(seeds) * sizeof *part);
+    for (size_t j = 0; j < seeds->count; j++) {
+        memcpy(part + j * seeds->chunks + first, seeds->sum[j] + first, n * sizeof *part);
+    }
+}
+
+void kmeans_seed_join(hth_kmeans_run *run, const void *const *parts, size_t n_parts)
+{
+    const kmeans_seeds *seeds = run->seeds;
+    memset(seeds->sums, 0, seed_sums(seeds) * sizeof *seeds->sums);
+    for (size_t i = 0; i < n_parts; i++) {
+        const double *part = parts[i];
+        for (size_t j = 0; j < seed_sums(seeds); j++) {
+            seeds->sums[j] += part[j];
+        }
+    }
+}
+
+// What another member needs to choose the same, before the chunks' sums (chunks) and the rows.
+typedef struct seed_head {
+    uint64_t c, count, folds, draws;
+    double total;
+} seed_head;
+
+size_t kmeans_seed_state_bytes(size_t n, size_t d, size_t k)
+{
+    return sizeof(seed_head) + (n + HTH_KMEANS_CHUNK - 1) / HTH_KMEANS_CHUNK * sizeof(double) +
+           ((seed_tries(k) + 1) * d * sizeof(float) + 7) / 8 * 8;
+}
+
+void kmeans_seed_write(const hth_kmeans_run *run, void *state)
+{
+    const kmeans_seeds *seeds = run->seeds;
+    seed_head *head = state;
+    double *now = (double *)(void *)(head + 1);
+    *head = (seed_head){seeds->c, seeds->count, seeds->folds, run->draws, seeds->total};
+    memcpy(now, seeds->now, seeds->chunks * sizeof *now);
+    memcpy(now + seeds->chunks, seeds->rows, (seeds->tries + 1) * run->d * sizeof *seeds->rows);
+}
+
+hth_err kmeans_seed_read(hth_kmeans_run *run, const void *state)
+{
+    seed_head head;
+    memcpy(&head, state, sizeof head);
+    HTH_TRY(seed_open(run));
+    kmeans_seeds *seeds = run->seeds;
+    const double *now = (const double *)(const void *)((const char *)state + sizeof head);
+    size_t folds = head.folds != 0 ? 1 : 0;
+    if (head.c >= run->k || head.count <= folds || head.count > seeds->tries + folds) {
+        return hth_fail(HTH_ECORRUPT, "the state of another member is of no run like this");
+    }
+    seeds->c = (size_t)head.c;
+    seeds->count = (size_t)head.count;
+    seeds->folds = folds > 0;
+    seeds->total = head.total;
+    run->draws = (size_t)head.draws;
+    memcpy(seeds->now, now, seeds->chunks * sizeof *now);
+    memcpy(seeds->rows, now + seeds->chunks, (seeds->tries + 1) * run->d * sizeof *seeds->rows);
+    return HTH_OK;
 }

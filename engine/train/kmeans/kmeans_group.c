@@ -3,7 +3,7 @@
 // computes its shard of a pass, hands its part in, and goes on with all parts.
 //
 // Design notes
-// A round is a pass: the first look, k-means++ (the lead's alone), an iteration, empty clusters,
+// A round is a pass: the first look, each centroid of k-means++, an iteration, empty clusters,
 // the last labels. What crosses lies in the group's shared memory after what a new member takes:
 //
 //   state of a run | each iteration: inertia, ms, shards | labels of all points | a part per member
@@ -39,7 +39,7 @@ static size_t pages(size_t bytes)
 
 static size_t group_state_bytes(const kmeans_job *job)
 {
-    return pages(hth_kmeans_state_bytes(job->spec.what.k, job->source.d));
+    return pages(hth_kmeans_state_bytes(&job->spec.what, job->source.n, job->source.d));
 }
 
 static size_t group_past_bytes(const kmeans_job *job)
@@ -54,7 +54,7 @@ static size_t group_label_bytes(const kmeans_job *job)
 
 static size_t group_part_bytes(const kmeans_job *job)
 {
-    return pages(hth_kmeans_part_bytes(job->spec.what.k, job->source.d));
+    return pages(hth_kmeans_part_bytes(&job->spec.what, job->source.n, job->source.d));
 }
 
 int kmeans_group_members(const kmeans_job *job)
@@ -124,10 +124,12 @@ static hth_err group_join(kmeans_job *job, kmeans_group *group, size_t iteration
     const float *first = hth_kmeans_source_all(&job->source);
     HTH_TRY(first != NULL ? HTH_OK : points.rows(points.ctx, 0, 1, &first));
     size_t parts = (size_t)group->members * group_part_bytes(job);
+    const hth_kmeans *what = &job->spec.what;
     int64_t at = 2 * (int64_t)iterations;
+    int64_t seeds = what->init == HTH_KMEANS_PLUS_PLUS ? (int64_t)what->k : 0;
     hth_group_spec spec = {.member = group->member,
                            .batch = (int64_t)job->source.n,
-                           .steps = 2 * (int64_t)job->spec.what.iterations + 4,
+                           .steps = 2 * (int64_t)what->iterations + seeds + 4,
                            .at = kmeans_leads(job) || !job->spec.resume ? at : -1,
                            .n_slots = 1, // whose sum is nothing; it is ready when the part is
                            .floats = floats,
@@ -274,18 +276,26 @@ static hth_err group_shards(kmeans_job *job, size_t iteration,
                : hth_sequence_add(job->shards, members, (int64_t)iteration, shards);
 }
 
-// All parts are there: the pass ends.
-static hth_err group_joined(kmeans_job *job)
+// group_parts ends a pass with all parts. On the device's other threads: k-means++ looks at points.
+static hth_err group_parts(void *arg)
 {
-    kmeans_group *group = job->group;
+    kmeans_job *job = arg;
+    const kmeans_group *group = job->group;
     const void *parts[HTH_GROUP_MEMBERS];
     size_t n = 0;
-    double ms;
     for (int i = 0; i < group->members; i++) {
         if (group->round.shards[i] > 0) {
             parts[n++] = group->part[i];
         }
     }
+    return hth_kmeans_join(job->run, parts, n);
+}
+
+// All parts are there: the pass ends.
+static hth_err group_joined(kmeans_job *job)
+{
+    kmeans_group *group = job->group;
+    double ms;
     group->at_work = false;
     if (job->at.phase == HTH_KMEANS_ITERATES) {
         group->took = group_taking(group);
@@ -294,7 +304,7 @@ static hth_err group_joined(kmeans_job *job)
     }
     (void)hth_group_loss(group->exchange, group->round.step, &ms);
     job->part_ns += (uint64_t)(ms * 1e6);
-    HTH_TRY(hth_kmeans_join(job->run, parts, n));
+    HTH_TRY(hth_work_elsewhere(job->ms->site->queue, group_parts, job));
     job->at = hth_kmeans_where(job->run);
     return HTH_OK;
 }

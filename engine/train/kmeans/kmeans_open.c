@@ -84,9 +84,7 @@ static hth_err open_window(kmeans_job *job)
 {
     hth_kmeans_source *s = &job->source;
     uint64_t row = s->d * sizeof(float), budget = 0;
-    hth_kmeans what = job->spec.what;
-    what.init = kmeans_leads(job) ? what.init : HTH_KMEANS_RANDOM; // k-means++ is the lead's
-    uint64_t fixed = hth_kmeans_bytes(job->ms->site->device, &what, s->n, s->d);
+    uint64_t fixed = hth_kmeans_bytes(job->ms->site->device, &job->spec.what, s->n, s->d);
     fixed += kmeans_group_bytes(job);
     uint64_t whole = fixed + s->n * row;
     size_t most = 0;
@@ -209,7 +207,7 @@ static hth_err open_begin(kmeans_job *job, const hth_kmeans_saved *saved)
     HTH_TRY(hth_kmeans_begin(&job->spec.what, &job->shard, 1,
                              saved->centroids != NULL ? saved : NULL, &job->run));
     if (job->group != NULL) {
-        hth_kmeans_member(job->run, kmeans_leads(job));
+        hth_kmeans_member(job->run);
     }
     return HTH_OK;
 }

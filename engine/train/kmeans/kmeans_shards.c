@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who computes which points. Before each iteration shards are cut so that all members would take as
 // long as they did, by the time that a point took them last (group/shards.h), in grains: a thousand
-// of them is as exact as times are.
+// of them is as exact as times are. Passes of k-means++ are cut so, too, in whole chunks.
 #include "engine/train/kmeans/kmeans_group.h"
 
 #include "group/sequence.h"
@@ -63,13 +63,13 @@ static void shards_members(const kmeans_job *job, hth_shard_member member[HTH_GR
     }
 }
 
-// Shards of equal times; what is left of the last grain is the last member's.
-static void shards_cut(const kmeans_job *job, const hth_shard_member *member,
+// Shards of equal times, of whole grains; what is left of the last one is the last member's.
+static void shards_cut(const kmeans_job *job, const hth_shard_member *member, int64_t grain,
                        int64_t n[HTH_GROUP_MEMBERS])
 {
     hth_shard_member coarse[HTH_GROUP_MEMBERS] = {{.least = 0}};
     int members = job->group->members, last = 0;
-    int64_t all = (int64_t)job->source.n, grain = shards_grain(all);
+    int64_t all = (int64_t)job->source.n;
     for (int i = 0; i < members; i++) {
         bool there = member[i].most > 0;
         coarse[i] = (hth_shard_member){.sample_us = member[i].sample_us * (double)grain,
@@ -92,7 +92,7 @@ static void shards_even(const kmeans_job *job, const hth_shard_member *member,
         even[i] = member[i];
         even[i].sample_us = 1;
     }
-    shards_cut(job, even, n);
+    shards_cut(job, even, shards_grain((int64_t)job->source.n), n);
 }
 
 static void shards_tell(kmeans_job *job)
@@ -112,7 +112,7 @@ static void shards_decide(kmeans_job *job, const hth_shard_member *member)
     int64_t n[HTH_GROUP_MEMBERS] = {0}, all = (int64_t)job->source.n;
     bool fits = hth_shards_fit(member, group->members, all, group->shards), told = true;
     if (!shards_replayed(job, member, n)) {
-        shards_cut(job, member, n);
+        shards_cut(job, member, shards_grain(all), n);
         double now = hth_shards_step_us(member, group->members, group->shards);
         double then = hth_shards_step_us(member, group->members, n);
         if (fits && then > (1 - SHARDS_GAIN) * now) {
@@ -137,7 +137,8 @@ hth_err kmeans_shards_start(kmeans_job *job)
     if (job->at.phase == HTH_KMEANS_LOOKS) {
         shards_even(job, member, n);
     } else if (job->at.phase == HTH_KMEANS_SEEDS) {
-        n[HTH_GROUP_LEAD] = all;
+        int64_t grain = shards_grain(all), chunk = HTH_KMEANS_CHUNK;
+        shards_cut(job, member, grain > chunk ? grain : chunk, n);
     } else {
         bool fits = hth_shards_fit(member, group->members, all, group->shards);
         if (!fits || job->at.phase == HTH_KMEANS_ITERATES) {
