@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that are missing; says what it does. usage: deps.sh build|test|clients|lint|demo|browser
 #   build    what compiles and runs hearth
-#   test     + the test runner, CBC, Open MPI
+#   test     + the test runner, CBC, Open MPI, MPICH
 #   clients  what clients of others need (build-aux/clients.sh), and zsh, which reads its completion
 #   lint     + formatters, checkers, clang
 #   demo     what asks over HTTP at its end
@@ -51,7 +51,7 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
  libjpeg62-turbo-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
-test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config openmpi-bin libopenmpi-dev python3-mpi4py python3-numpy python3-venv openssl curl" ;;
+test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config openmpi-bin libopenmpi-dev mpich libmpich-dev python3-mpi4py python3-numpy python3-venv openssl curl" ;;
 clients) want="$build python3-venv libb64-0d zsh" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc mypy" ;;
 demo) want=curl ;;

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,6 +67,34 @@ static hth_err ranks_load(hth_ranks *ranks)
     return ranks->mpi != NULL && ranks->mpi->abi == HTH_MPI_ABI
                ? HTH_OK
                : hth_fail(HTH_ENOTSUP, HTH_MPI_FILE " belongs to another version of hearth");
+}
+
+// What has started this process tells how many there are; 1: nothing has, or it tells nothing.
+static long ranks_started(void)
+{
+    static const char *const told[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    long most = 1;
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        const char *text = getenv(told[i]);
+        long n = text != NULL ? strtol(text, NULL, 10) : 1;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+// ranks_known refuses ranks that MPI does not know of, and would have each of them train alone: its
+// plug-in is for another MPI than their mpirun.
+static bool ranks_known(const hth_ranks *ranks, char why[HTH_MPI_WHY])
+{
+    long started = ranks_started();
+    if (ranks->ranks > 1 || started == 1) {
+        return true;
+    }
+    snprintf(why, HTH_MPI_WHY,
+             HTH_MPI_FILE " is built for %s, and what started these %ld ranks belongs to another "
+                          "MPI: use its own mpirun, or build for the other one (make MPICC=..)",
+             ranks->mpi->library, started);
+    return false;
 }
 
 // ---- sums
@@ -152,6 +181,12 @@ static void *ranks_thread(void *arg)
     hth_ranks *ranks = arg;
     char why[HTH_MPI_WHY] = "";
     if (ranks->mpi->begin(&ranks->rank, &ranks->ranks, why) != 0) {
+        ranks_fails(ranks, HTH_ENOTSUP, why);
+        sem_post(&ranks->begun);
+        return NULL;
+    }
+    if (!ranks_known(ranks, why)) {
+        ranks->mpi->end();
         ranks_fails(ranks, HTH_ENOTSUP, why);
         sem_post(&ranks->begun);
         return NULL;

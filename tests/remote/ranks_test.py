@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job on several servers: ranks that sum by Python, by MPI, and by the examples of docs/cluster. Losses are those of one device; what is lost,
 refused and resumed. Speaks TAP. usage: tests/remote/ranks_test.py BUILD_DIR, from the root."""
+import functools
 import json
 import os
 import shutil
@@ -34,17 +35,29 @@ EXAMPLES, PACKAGE = os.path.join(ROOT, 'docs', 'cluster'), {'PYTHONPATH': os.pat
 
 
 def imports(python, *modules):
-    """Whether a Python has all of these."""
-    return os.path.exists(python) and subprocess.run([python, '-c', f'import {", ".join(modules)}'], check=False, capture_output=True).returncode == 0
+    """Whether a Python has all of these, which it does not import: that of PyTorch takes seconds."""
+    found = f'import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, {modules})))'
+    return os.path.exists(python) and subprocess.run([python, '-c', found], check=False).returncode == 0
 
 
 TORCH = next((p for p in (sys.executable, os.path.expanduser('~/.cache/hearth-peers/bin/python')) if imports(p, 'torch', 'numpy')), None)
-MPI = 'mpirun' if os.path.exists(BUILD + '/libhearth_mpi.so') and shutil.which('mpirun') else None
+
+
+def whose(mpirun):
+    """The MPI that an mpirun belongs to, or None."""
+    said = subprocess.run([mpirun, '--version'], check=False, capture_output=True, text=True).stdout if shutil.which(mpirun) else ''
+    return next((name for word, name in (('Open MPI', 'Open MPI'), ('HYDRA', 'MPICH')) if word in said), None)
+
+
+MPIRUNS = {whose(name): name for name in ('mpirun.mpich', 'mpirun.openmpi', 'mpirun')}
+# The build's plug-in is for the MPI of mpicc, which is that of mpirun.
+MPI = whose('mpirun') if os.path.exists(BUILD + '/libhearth_mpi.so') else None
 # A test may run as root, on a machine with fewer processors than ranks, without a network.
-MPIRUN = ['mpirun', '--allow-run-as-root', '--oversubscribe', '--mca', 'btl', 'self,vader', '--mca', 'plm_rsh_agent', 'false']
+MPI_FLAGS = {'Open MPI': ['--allow-run-as-root', '--oversubscribe', '--mca', 'btl', 'self,vader', '--mca', 'plm_rsh_agent', 'false'],
+             'MPICH': ['-launcher', 'fork']}
 TASK = {'loss': 'mse', 'optimizer': 'momentum', 'lr': 0.01, 'batch': 16, 'epochs': 4, 'seed': 3}
-# srun starts MPI's ranks by PMIx where Slurm has that; else mpirun does, in Slurm's allocation.
-SLURM_MPI = {'HEARTH_MPIRUN': 'mpirun --allow-run-as-root --oversubscribe --mca btl self,vader'}
+MPICH = 'MPICH' in MPIRUNS and shutil.which('mpicc.mpich')
+NO_MPI, NO_MPICH = 'no mpirun, or no plug-in for it (make deps-test)', 'MPICH is not installed (make deps-test)'
 N = 200  # samples: 13 batches an epoch, of which the last has 8
 STEPS = 52
 
@@ -95,25 +108,24 @@ class Sums:
         return hearth.Exchange(rank, len(self.arrays), all_reduce, broadcast)
 
 
-class Servers(unittest.TestCase):
+def setUpModule():
     """Three servers, each with a store of its own, and the same model and data. The versions of the model differ."""
+    Servers.folder = tempfile.mkdtemp(prefix='hearth-ranks-')
+    unittest.addModuleCleanup(shutil.rmtree, Servers.folder, True)
+    Servers.data = Servers.folder + '/train.safetensors'
+    write(Servers.data)
+    Servers.daemons = [tap.Daemon(BUILD) for _ in range(3)]
+    for i, daemon in enumerate(Servers.daemons):
+        unittest.addModuleCleanup(daemon.stop)
+        with hearth.Client(Servers.url(i)) as h:
+            if i == 1:
+                h.import_model('net', os.path.join(ROOT, 'tests', 'data', 'train', 'relu_net.onnx'))
+            h.import_model('net', MODEL)
+    with hearth.Client(Servers.url(0)) as h:
+        Servers.alone = h.train('net', Servers.data, save_as='alone', **TASK).losses
 
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix='hearth-ranks-')
-        cls.addClassCleanup(shutil.rmtree, cls.folder, True)
-        cls.data = cls.folder + '/train.safetensors'
-        write(cls.data)
-        cls.daemons = [tap.Daemon(BUILD) for _ in range(3)]
-        for i, daemon in enumerate(cls.daemons):
-            cls.addClassCleanup(daemon.stop)
-            with hearth.Client(cls.url(i)) as h:
-                if i == 1:
-                    h.import_model('net', os.path.join(ROOT, 'tests', 'data', 'train', 'relu_net.onnx'))
-                h.import_model('net', MODEL)
-        with hearth.Client(cls.url(0)) as h:
-            cls.alone = h.train('net', cls.data, save_as='alone', **TASK).losses
 
+class Servers(unittest.TestCase):
     @classmethod
     def url(cls, i):
         return f'ipc://{cls.daemons[i].folder}/sock'
@@ -248,15 +260,16 @@ class Exchanges(Servers):
             self.assertIn('was rank 0 of 1: the same command with --resume goes on', h.job('again').wait(PATIENCE)['why'])
 
     def test_a_canceled_job_ends_all_its_ranks(self):
-        stop = threading.Event()
+        def cancel():
+            with hearth.Client(self.url(0)) as h:
+                h.job('canceled').cancel()
+        thread = threading.Thread(target=cancel)
 
         def paces(call):
             if call == 40:
-                with hearth.Client(self.url(0)) as h:
-                    h.job('canceled').cancel()
-                stop.set()
+                thread.start()
         ended = self.ranks(2, save_as='canceled', epochs=10000, paces=paces)
-        self.assertTrue(stop.is_set())
+        thread.join()
         self.assertIsInstance(ended[0], hearth.Canceled)
         self.assertEqual(self.ended('canceled')['state'], 'canceled')
         self.assertNotIn('is alive', str(ended[1]))
@@ -311,31 +324,39 @@ class Exchanges(Servers):
             self.expect_same(h.train('net', self.data, save_as='own', exchange=x, **TASK).losses)
 
 
-@unittest.skipUnless(MPI, 'no mpirun, or no plug-in for it (make deps-test)')
-class Mpirun(Servers):
+class Ranks(Servers):
     """`mpirun -n N hearth train .. --group mpi`: rank i asks server i."""
+    mpi, program = MPI, BUILD + '/hearth'
 
     def command(self, *words, group='mpi'):
         task = [f for k, v in TASK.items() for f in (f'--{k}', str(v))]
-        return [BUILD + '/hearth', 'train', 'net', '--data', self.data, *task, '--group', group, *words]
+        return [self.program, 'train', 'net', '--data', self.data, *task, '--group', group, *words]
 
-    def start(self, n, *command, env=None):
-        script = self.folder + '/rank.sh'
+    def start(self, n, *command, env=None, mpi=None):
+        """`mpi`: whose mpirun starts them."""
+        script, mpi = self.folder + '/rank.sh', mpi or self.mpi
         with open(script, 'w', encoding='ascii') as f:
-            f.write('#!/bin/sh\ncase $OMPI_COMM_WORLD_RANK in\n' +
+            f.write('#!/bin/sh\ncase ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in\n' +
                     ''.join(f'{i}) export HEARTH_SERVER={self.url(i)};;\n' for i in range(3)) + 'esac\nexec "$@"\n')
         os.chmod(script, 0o755)
-        return subprocess.Popen([*MPIRUN, '-n', str(n), script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        return subprocess.Popen([MPIRUNS[mpi], *MPI_FLAGS[mpi], '-n', str(n), script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env={**os.environ, **(env or {})})
 
-    def run_ranks(self, n, *command, env=None):
-        with self.start(n, *command, env=env) as p:
+    def run_ranks(self, n, *command, env=None, mpi=None):
+        with self.start(n, *command, env=env, mpi=mpi) as p:
             out, err = p.communicate(timeout=PATIENCE)
             return p.returncode, out, err
 
     def losses(self, name):
         return [row[0] for row in self.row(name)['history']]
 
+    def expect_another(self, code, err):
+        self.assertNotEqual(code, 0)
+        self.assertIn(f'libhearth_mpi.so is built for {self.mpi}, and what started these 2 ranks belongs to another MPI', err)
+
+
+@unittest.skipUnless(MPI, NO_MPI)
+class Mpirun(Ranks):
     def test_losses_are_those_of_one_device(self):
         for n in (2, 3):
             code, out, err = self.run_ranks(n, *self.command('--save-as', f'mpi{n}'))
@@ -348,6 +369,14 @@ class Mpirun(Servers):
                            check=False, timeout=PATIENCE)
         self.assertEqual(p.returncode, 0, p.stderr)
         self.expect_same(self.losses('single'))
+
+    def test_ranks_that_mpi_does_not_know_of_are_refused(self):
+        told = {'Open MPI': 'PMI_SIZE', 'MPICH': 'OMPI_COMM_WORLD_SIZE'}[self.mpi]
+        p = subprocess.run(self.command('--save-as', 'unknown'), env={**os.environ, 'HEARTH_SERVER': self.url(0), told: '2'}, capture_output=True,
+                           text=True, check=False, timeout=PATIENCE)
+        self.expect_another(p.returncode, p.stderr)
+        with hearth.Client(self.url(0)) as h:
+            self.assertNotIn('unknown', [r['job'] for r in h.jobs()])
 
     def test_what_rank_0_is_refused_all_are_told(self):
         code, _, err = self.run_ranks(2, *self.command('--save-as', 'refused', '--batch', '1'))
@@ -398,22 +427,72 @@ class Mpirun(Servers):
         code, out, err = self.run_ranks(2, '/usr/bin/python3', EXAMPLES + '/ranks_mpi4py.py', 'net', self.data, 'by-mpi4py', env=PACKAGE)
         self.expect_example(code, out, err, 'by-mpi4py')
 
-    @unittest.skipIf(slurm_node.missing(), slurm_node.missing())
-    def test_the_example_for_slurm(self):
-        folder = self.folder + '/slurm'
-        slurm = slurm_node.Slurm(folder)
-        self.addCleanup(slurm.stop)
-        task = [f for k, v in TASK.items() for f in (f'--{k}', str(v))]
-        env = {**slurm.env, **SLURM_MPI, 'HEARTH_SERVER': self.url(0), 'PATH': f'{BUILD}:{slurm.env["PATH"]}'}
-        script = self.folder + '/ranks.sbatch'
+
+@functools.cache
+def program_for_mpich():
+    """hearth, beside a plug-in for MPICH where the build's is for Open MPI."""
+    folder = Servers.folder + '/mpich'
+    made = subprocess.run(['make', '-C', ROOT, f'B={folder}', 'MPICC=mpicc.mpich', folder + '/libhearth_mpi.so'], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return shutil.copy(BUILD + '/hearth', folder)
+
+
+@unittest.skipUnless(MPICH, NO_MPICH)
+class Mpich(Ranks):
+    mpi = 'MPICH'
+
+    def setUp(self):
+        self.program = program_for_mpich()
+
+    def test_losses_are_those_of_one_device(self):
+        code, out, err = self.run_ranks(2, *self.command('--save-as', 'mpich'))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.count('last_loss'), 1, 'rank 0 alone prints')
+        self.expect_same(self.losses('mpich'))
+
+    @unittest.skipUnless(MPI == 'Open MPI', 'Open MPI is not installed (make deps-test)')
+    def test_the_mpirun_of_another_mpi_is_refused(self):
+        code, _, err = self.run_ranks(2, *self.command('--save-as', 'other'), mpi='Open MPI')
+        self.expect_another(code, err)
+        self.mpi, self.program = 'Open MPI', BUILD + '/hearth'
+        code, _, err = self.run_ranks(2, *self.command('--save-as', 'other'), mpi='MPICH')
+        self.expect_another(code, err)
+        for i in range(2):
+            with hearth.Client(self.url(i)) as h:
+                self.assertNotIn('other', [r['job'] for r in h.jobs()])
+
+
+@unittest.skipIf(slurm_node.missing(), slurm_node.missing())
+class Slurm(Ranks):
+    """srun starts Open MPI's ranks by PMIx where Slurm has that (else mpirun does, in Slurm's allocation), and MPICH's by PMI-2."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.slurm = slurm_node.Slurm(cls.folder + '/slurm')
+        cls.addClassCleanup(cls.slurm.stop)
+        has = cls.slurm.run('srun', '--mpi=list', check=False).split()
+        cls.openmpi = 'srun --mpi=pmix --overcommit' if 'pmix' in has else 'mpirun ' + ' '.join(MPI_FLAGS['Open MPI'])
+
+    def expect_example(self, name, program, mpirun):
+        """One node is all there is: it has both ranks."""
+        script, out = self.folder + f'/{name}.sbatch', self.folder + f'/{name}.out'
+        self.slurm.env.update(HEARTH_MPIRUN=mpirun, HEARTH_SERVER=self.url(0), PATH=f'{os.path.dirname(program)}:{slurm_node.path()}')
         with open(EXAMPLES + '/ranks.sbatch', encoding='ascii') as f, open(script, 'w', encoding='ascii') as copy:
-            copy.write(f.read().replace('--ntasks-per-node=1', '--ntasks-per-node=2'))  # one node is all there is
-        p = subprocess.run(['sbatch', '--wait', '--output', self.folder + '/slurm.out', script, 'net', 'by-slurm', self.data, *task], env=env,
-                           capture_output=True, text=True, check=False, timeout=PATIENCE)
-        with open(self.folder + '/slurm.out', encoding='utf-8') as f:
+            copy.write(f.read().replace('--ntasks-per-node=1', '--ntasks-per-node=2'))
+        job = self.slurm.submit('--overcommit', '--output', out, script, 'net', name, self.data, *(f for k, v in TASK.items() for f in (f'--{k}', str(v))))
+        self.slurm.wait(lambda: self.slurm.ended(job), 'the end of a job', PATIENCE)
+        with open(out, encoding='utf-8') as f:
             said = f.read()
-        self.assertEqual(p.returncode, 0, p.stderr + said)
-        self.expect_same(self.losses('by-slurm'))
+        self.assertEqual(self.slurm.state(job), ('COMPLETED', '0:0'), said)
+        self.expect_same(self.losses(name))
+
+    @unittest.skipUnless(MPI == 'Open MPI', NO_MPI)
+    def test_the_example(self):
+        self.expect_example('by-slurm', self.program, self.openmpi)
+
+    @unittest.skipUnless(MPICH, NO_MPICH)
+    def test_the_example_with_mpich(self):
+        self.expect_example('by-slurm-mpich', program_for_mpich(), 'srun --mpi=pmi2 --overcommit')
 
 
 @unittest.skipUnless(TORCH, 'no PyTorch')
@@ -430,4 +509,4 @@ class Torch(Servers):
 
 
 if __name__ == '__main__':
-    sys.exit(tap.run([Exchanges, Mpirun, Torch]))
+    sys.exit(tap.run([Exchanges, Mpirun, Mpich, Slurm, Torch]))

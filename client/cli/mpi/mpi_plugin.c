@@ -8,6 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#if defined OPEN_MPI
+#define MPI_LIBRARY "Open MPI"
+#elif defined MPICH_VERSION
+#define MPI_LIBRARY "MPICH" // and those that descend from it
+#else
+#define MPI_LIBRARY "its MPI"
+#endif
+
 #define MPI_PIECE ((uint64_t)1 << 30) // elements of one call: its count is an int
 
 static int mpi_fails(int code, const char *what, char why[HTH_MPI_WHY])
@@ -105,15 +113,12 @@ hth_mpi_entry hth_mpi_plugin;
 
 HEARTH_API const hth_mpi *hth_mpi_plugin(int abi)
 {
-    static char library[MPI_MAX_LIBRARY_VERSION_STRING];
-    static hth_mpi plugin = {.abi = HTH_MPI_ABI,
-                             .library = library,
-                             .begin = mpi_begin,
-                             .start = mpi_start,
-                             .test = mpi_test,
-                             .end = mpi_end,
-                             .abort = mpi_abort};
-    int n;
-    MPI_Get_library_version(library, &n);
+    static const hth_mpi plugin = {.abi = HTH_MPI_ABI,
+                                   .library = MPI_LIBRARY,
+                                   .begin = mpi_begin,
+                                   .start = mpi_start,
+                                   .test = mpi_test,
+                                   .end = mpi_end,
+                                   .abort = mpi_abort};
     return abi == HTH_MPI_ABI ? &plugin : NULL;
 }

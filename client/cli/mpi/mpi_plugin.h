@@ -15,7 +15,7 @@
 // Calls come from one thread, which `begin` made MPI's. Those that return int: 0, or -1 and why.
 typedef struct hth_mpi {
     int abi;
-    const char *library; // what it was compiled against
+    const char *library; // which MPI it was compiled for
     int (*begin)(int *rank, int *ranks, char why[HTH_MPI_WHY]);
     // start begins a part, nonblocking; parts are started in the same order on all ranks. *request
     // is freed by the test that finds it done.
