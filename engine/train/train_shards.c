@@ -161,7 +161,9 @@ hth_err hth_train_shards_start(hth_train_job *job, int64_t step)
         hth_shards_rest(group->shards, group->members, left, n);
     }
     HTH_TRY(hth_train_group_turn(job));
-    if ((group->turn >= 0 || !job->spec.sync_bn) && !hth_group_start(group->exchange, n)) {
+    if (job->spec.sync_bn && group->turn < 0) {
+        hth_group_idle(group->exchange, group->since_ns); // nothing tells when it is this one's
+    } else if (!hth_group_start(group->exchange, n)) {
         hth_train_group_turn_over(group);
     }
     return HTH_OK;
