@@ -118,11 +118,11 @@ struct hth_group {
     uint64_t takes;   // the state given for which round it reads
 };
 
-// group_most_notes is how many notes there is place for: shards change every eight steps at most,
+// group_most_notes is how many notes there is place for: shards change every five steps at most,
 // but for members that come and go.
 static inline size_t group_most_notes(int64_t steps)
 {
-    return (size_t)steps / 8 + 64;
+    return (size_t)steps / 5 + 64;
 }
 
 static inline bool group_at_work(const group_region *region)

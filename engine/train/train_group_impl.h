@@ -7,10 +7,9 @@
 
 #include "engine/train/train_job_impl.h"
 #include "engine/train/trainer_impl.h"
+#include "group/pace.h"
 
 #include <pthread.h>
-
-#define GROUP_TIMES 5 // passes that a sample's time is the median of
 
 struct hth_train_group {
     hth_group *exchange;
@@ -22,9 +21,7 @@ struct hth_train_group {
     bool broke;   // .. and ended in its middle with the round
     hth_group_round round;
     int64_t good, epoch; // most samples that were planned; whose order the data have, -1: none
-    double pass_us[GROUP_TIMES];
-    int n_passes;
-    int64_t n_of;      // samples that these were of
+    hth_pace pace;
     uint64_t since_ns; // when anything came last
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when

@@ -3,30 +3,7 @@
 // goes on, and then the update, or, where the round has broken, the way back.
 #include "engine/train/train_group_impl.h"
 
-#include <string.h>
-
 #define ROUND_WAIT_NS 1000000 // in the middle of a pass, at a time
-
-// The median of the last passes over as many samples.
-static double round_sample_us(hth_train_group *group, int64_t n, double us)
-{
-    double sorted[GROUP_TIMES];
-    if (n != group->n_of) {
-        group->n_of = n;
-        group->n_passes = 0;
-    }
-    memmove(group->pass_us + 1, group->pass_us, (GROUP_TIMES - 1) * sizeof us);
-    group->pass_us[0] = us;
-    group->n_passes += group->n_passes < GROUP_TIMES;
-    for (int i = 0; i < group->n_passes; i++) {
-        int k = i;
-        for (; k > 0 && sorted[k - 1] > group->pass_us[i]; k--) {
-            sorted[k] = sorted[k - 1];
-        }
-        sorted[k] = group->pass_us[i];
-    }
-    return group->n_passes >= 3 ? sorted[group->n_passes / 2] / (double)n : 0;
-}
 
 // Reads and plans the member's samples. Of more than it has memory for it takes no part.
 static hth_err round_ready(hth_train_job *job)
@@ -122,7 +99,7 @@ hth_err hth_train_round_pass(hth_train_job *job)
         if (group->broke) {
             return HTH_OK; // the next look undoes it
         }
-        us = round_sample_us(group, group->round.n, hth_trainer_pass_us(job->trainer));
+        us = hth_pace_add(&group->pace, group->round.n, hth_trainer_pass_us(job->trainer));
     } else {
         hth_trainer_pass_none(job->trainer);
     }

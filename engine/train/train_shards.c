@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHARDS_SETTLE 8 // steps from one change of shards to the next, at least
+#define SHARDS_SETTLE 5 // steps from one change of shards to the next, at least
 
 void hth_train_shards_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS])
 {
