@@ -7,8 +7,8 @@
 // The median of `n` times, n > 0; of an even number the longer one of the two in the middle.
 static double median(const double *us, int n)
 {
-    double sorted[HTH_PACE_PASSES];
-    for (int i = 0; i < n; i++) {
+    double sorted[HTH_PACE_PASSES] = {us[0]};
+    for (int i = 1; i < n; i++) {
         int k = i;
         for (; k > 0 && sorted[k - 1] > us[i]; k--) {
             sorted[k] = sorted[k - 1];
