@@ -240,7 +240,6 @@ static void parts_save_memory(void **state)
     json_decref(doc);
     changes_fit(&f, &unet, data, need / 10 * 8);
     // A job that goes on does so in the same number of parts, with more memory too.
-    json_decref(doc);
     static const char auto_parts[] = "\"batch\": 24, \"epochs\": 3, \"accumulate\": \"auto\", "
                                      "\"checkpoint-every\": 1, \"save-as\": \"cut\"";
     snprintf(more, sizeof more, "{%s, \"budget\": \"%.0f\"}", auto_parts,
