@@ -19,7 +19,8 @@ all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN) $(B)/tests/bench/kmeans
 TEST_JOBS ?= $(shell expr $$(nproc) $(if $(SAN),,+ 2))
 LONG     := $(addprefix %/,soak_test.py gpu_check_test.sh page_test.py python_test.py security_test.py bodies_test.py \
             onednn_test.sh child_test cli_test router_test train_test proxy_test cuda_engine_test plan_policy_test \
-            plan_train_test train_eval_test plan_curve_test drain_test)
+            plan_train_test train_eval_test plan_curve_test drain_test router_group_test router_kmeans_test plan_check_test.py \
+            follow_test.py cxx_test.py datasets_test.py damage_test.py kill_test.py ranks_test.py)
 first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 RUN_TESTS = $(Q)HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
