@@ -237,6 +237,9 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     }
     hth_group_turn turn = hth_group_begin(group->exchange, &group->round);
     group->since_ns = turn == HTH_GROUP_WAITS ? group->since_ns : hth_now_ns();
+    if (turn != HTH_GROUP_LEADS) { // members are waited for, for long perhaps
+        group_hold_end(group, GROUP_NEXT, &group->next);
+    }
     switch (turn) {
     case HTH_GROUP_LEADS:
         return hth_train_shards_start(job, group->round.step);
