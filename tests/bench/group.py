@@ -78,9 +78,9 @@ class Server:
         return batch / statistics.median(times[len(times) // 3:]) * 1e3, json.loads(lines[-1]).get('shards')
 
     def react(self, batch, quota, within):
-        """Of a job whose second device's quota changes: how far the members' times are apart, of the longer one, so many steps after it."""
+        """Prints, for each change of the second device's quota, how far the members' times are apart, of the longer one, so many steps after it."""
         self.hearth(*self.command('all', batch, 100000), '--detach')
-        step, out = 0, []
+        step = 0
         for part in quota:
             self.hearth('quota', 'cpu:1', part)
             apart, until = {}, step + within
@@ -92,9 +92,7 @@ class Server:
                     apart[step - until + within] = round(abs(times[0] - times[1]) / max(times), 3)
                 time.sleep(0.01)
             print(json.dumps({'quota': part, 'apart': apart, 'shards': [m['samples'] for m in members]}), flush=True)
-            out.append({'quota': part, 'apart': apart, 'shards': [m['samples'] for m in members]})
         self.hearth('cancel', 'made')
-        return out
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -198,7 +196,7 @@ def measure(args, name, pair):
         server = Server(args.build, folder, PAIRS[pair])
         server.hearth('import', 'm', model_of(args, name))
         if args.react:
-            print(json.dumps({'network': name, 'batch': batch, 'react': server.react(batch, ['100%', '50%', '25%', '100%'], args.steps)}), flush=True)
+            server.react(batch, ['100%', '50%', '25%', '100%'], args.steps)
             server.stop()
             return
         rows = rounds(args, server, name, batch, folder)

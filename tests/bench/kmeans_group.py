@@ -6,16 +6,12 @@ usage, from the root: tests/bench/kmeans_group.py [--build DIR] [--points N] [--
   pairs: equal, half, quarter, avx2, sse2"""
 import argparse
 import json
-import os
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 
-PAIRS = {'equal': '', 'half': ',quota=50%', 'quarter': ',quota=25%', 'avx2': ',isa=avx2', 'sse2': ',isa=sse2'}
-for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
-    os.environ.pop(name, None)
+from group import PAIRS, Server
 
 
 def points(path, n, columns):
@@ -35,37 +31,23 @@ def points(path, n, columns):
             left -= len(raw)
 
 
-class Server:
-    def __init__(self, build, folder, second):
-        self.build, self.folder = build, folder
-        self.process = subprocess.Popen(
-            [build + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--device', 'cpu:0,mem=4GiB,threads=1',
-             '--device', 'cpu:1,mem=4GiB,threads=1' + second], stdout=subprocess.PIPE, text=True)
-        assert ' ready: ' in self.process.stdout.readline()
-
-    def hearth(self, *args):
-        done = subprocess.run([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json', *args], capture_output=True, text=True,
-                              check=False)
-        assert done.returncode == 0, (args, done.stderr)
-        return json.loads(done.stdout.splitlines()[-1])
+class KmeansServer(Server):
+    def row(self, *args):
+        return json.loads(self.hearth(*args).splitlines()[-1])
 
     def rate(self, on, o, *more):
         """Points a second, of the median iteration; and the shards."""
-        self.hearth('kmeans', self.folder + '/x.safetensors', '--k', str(o.k), '--iterations', str(o.iterations), '--tolerance', '0', '--init',
-                    'random', '--save-as', 'made', '--on', on, *more)
-        row = self.hearth('job', 'made')
+        self.row('kmeans', self.folder + '/x.safetensors', '--k', str(o.k), '--iterations', str(o.iterations), '--tolerance', '0', '--init',
+                 'random', '--save-as', 'made', '--on', on, *more)
+        row = self.row('job', 'made')
         times = [step[1] for step in row['history']]
         return o.points / statistics.median(times), o.points * len(times) / sum(times), row.get('shards', [])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 def pair(name, o):
     with tempfile.TemporaryDirectory(prefix='hearth-bench-') as folder:
         points(folder + '/x.safetensors', o.points, o.columns)
-        server = Server(o.build, folder, PAIRS[name])
+        server = KmeansServer(o.build, folder, PAIRS[name])
         rows = []
         try:
             with open(folder + '/even.json', 'w', encoding='utf-8') as f:
