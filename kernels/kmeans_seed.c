@@ -142,7 +142,7 @@ static void seed_keep(hth_kmeans_run *run, size_t best)
     seeds->folds = true;
 }
 
-// The rows of the next pass: candidates, behind the newest centroid where there is one.
+// The candidates' rows of the next pass. They follow the newest centroid's, if there is one.
 static float *seed_rows(const hth_kmeans_run *run)
 {
     return run->seeds->rows + (run->seeds->folds ? run->d : 0);

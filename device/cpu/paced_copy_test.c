@@ -107,8 +107,8 @@ static void the_rate_holds_over_many_copies(void **state)
     hth_free(to);
 }
 
-// A slow link's pieces, odd sizes and places, nothing beside them; a link that no memory keeps up
-// with is never slept for beyond its own times.
+// Copies of odd sizes, to odd places, write just their bytes, in whatever pieces. Where the link is
+// faster than memory, no copy sleeps beyond the times that its rate gives.
 static void all_bytes_arrive(void **state)
 {
     static const size_t length[] = {1, 63, 64, 4096, 65536, 65537, 300007};
