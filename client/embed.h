@@ -7,6 +7,8 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+
 typedef struct hth_embedded hth_embedded;
 
 // hth_embed_open starts store, engine and dispatcher, listening on a url that no other has.
@@ -17,10 +19,10 @@ const char *hth_embed_url(const hth_embedded *embedded); // valid until close
 // canceled; if they do not end then either, their server is abandoned, not freed. NULL is allowed.
 void hth_embed_close(hth_embedded *embedded);
 
-// hth_embed_plan answers the question "plan" about a planning problem (the argument "problem" is
+// hth_embed_data answers "plan", or "curve", about a planning problem (the argument "problem" is
 // its file), or about a training step of an ONNX file ("model" is its path) for the device of a
 // profile. It needs neither store nor device, and blocks while it plans. On success *json is the
 // caller's, freed by hth_free.
-hth_err hth_embed_plan(const char *arguments, char **json);
+hth_err hth_embed_data(bool curve, const char *arguments, char **json);
 
 #endif

@@ -74,6 +74,7 @@ static void test_which_model(void **state)
         assert_ok(check(about[i], "{\"model\":\"m\"}"));
     }
     assert_ok(check("plan", "{}")); // of a problem
+    assert_ok(check("curve", "{}"));
 }
 
 static void test_which_job(void **state)

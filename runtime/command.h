@@ -203,7 +203,8 @@ enum {
       HTH_TAKES_STEP | HTH_TAKES(SECONDS) | HTH_TAKES(STEPS), 0)                                   \
     X(CONVSEL, convsel, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                \
       HTH_TAKES_STEP | HTH_TAKES(AGAIN) | HTH_TAKES(PAIRS), 0)                                     \
-    X(CURVE, curve, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first, HTH_TAKES_STEP, 0)                 \
+    X(CURVE, curve, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                    \
+      HTH_TAKES_STEP | HTH_TAKES(PROBLEM), 0)                                                      \
     X(DEVICE_QUOTA, device_quota, HTH_NEED_ADMIN, HTH_COMMAND_SHORT, one, first,                   \
       HTH_TAKES(ON) | HTH_TAKES(QUOTA), HTH_TAKES(ON) | HTH_TAKES(QUOTA))                          \
     X(DEVICES, devices, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, all, devices,       \

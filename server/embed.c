@@ -54,15 +54,16 @@ void hth_embed_close(hth_embedded *embedded)
     }
 }
 
-hth_err hth_embed_plan(const char *arguments, char **json)
+hth_err hth_embed_data(bool curve, const char *arguments, char **json)
 {
+    hth_command_id command = curve ? HTH_COMMAND_CURVE : HTH_COMMAND_PLAN;
     json_t *args, *doc = NULL;
     char *text = NULL;
     hth_err err;
     *json = NULL;
-    HTH_GOTO(hth_arguments_read(HTH_COMMAND_PLAN, arguments, &args), done);
-    HTH_GOTO(hth_arguments_check(HTH_COMMAND_PLAN, args), done);
-    HTH_GOTO(hth_query_data(args, &doc), done);
+    HTH_GOTO(hth_arguments_read(command, arguments, &args), done);
+    HTH_GOTO(hth_arguments_check(command, args), done);
+    HTH_GOTO(hth_query_data(command, args, &doc), done);
     text = json_dumps(doc, JSON_COMPACT);
     *json = text != NULL ? hth_strdup(text) : NULL;
     err = *json != NULL ? HTH_OK : hth_no_memory("a plan");

@@ -228,6 +228,51 @@ static void test_problem(void **state)
     said("'60%': the problem has no budget of its own");
 }
 
+// curve_end reads a number of the last curve's last point, the one with all memory.
+static double curve_end(const char *key)
+{
+    json_t *points = json_loads(output, 0, NULL);
+    size_t n = json_array_size(points);
+    assert_true(n > 4);
+    double v = json_number_value(json_object_get(json_array_get(points, n - 1), key));
+    json_decref(points);
+    return v;
+}
+
+// A curve is made of data, too, in little memory, up to the step's whole peak.
+static void test_curve_problem(void **state)
+{
+    static const char problem[] = "tests/data/oracle/residual-norm-60.json";
+    static const char *const small = HTH_SANITIZED ? ":" : "ulimit -v 1000000";
+    assert_int_equal(run("hearth --version >/dev/null; %s; env -u HEARTH_SERVER %s/hearth --json "
+                         "curve --problem %s --plan-ms 5 --csv %s/c.csv",
+                         small, build, problem, dir),
+                     0);
+    assert_float_equal(curve_end("share"), 1, 1e-9);
+    assert_float_equal(curve_end("slowdown"), 1, 1e-9);
+    double bytes = curve_end("budget_bytes");
+    assert_int_equal(
+        run("hearth --json plan --problem %s --train --policy keep --budget %.0f", problem, bytes),
+        0);
+    assert_float_equal(number("budget_bytes"), bytes, 0.5);
+    assert_int_equal(run("hearth --version; head -1 %s/c.csv", dir), 0);
+    said("share,accumulate,budget_bytes");
+    // Tensors that no machine could hold: ten thousand times as large.
+    assert_int_equal(run("hearth --version >/dev/null; sed -E 's/\"bytes\":[0-9]+/&0000/g' %s "
+                         ">%s/large; %s/hearth --json curve --problem %s/large --plan-ms 5",
+                         problem, dir, build, dir),
+                     0);
+    assert_true(curve_end("budget_bytes") > 1e12);
+    assert_int_equal(run("hearth curve --problem %s --policy none", problem), 1);
+    said("none");
+    assert_int_equal(run("hearth curve --problem %s --accumulate 2", problem), 1);
+    said("a planning problem's batch cannot be split");
+    assert_int_equal(run("hearth curve m --problem %s", problem), 2);
+    said("give neither");
+    assert_int_equal(run("hearth curve"), 2);
+    said("a model or --problem FILE is missing");
+}
+
 // A batch that would take this machine minutes and more memory than it has, by a model file and by
 // a server that allows an operator a second.
 static void profile_large(void)
@@ -246,6 +291,11 @@ static void profile_large(void)
         run("hearth plan tests/data/digits/untrained.onnx %s --profile %s/large.json", step, dir),
         0);
     assert_true(number("budget_bytes") > 10LL << 30);
+    assert_int_equal(run("hearth --json curve tests/data/digits/untrained.onnx --batch 1048576 "
+                         "--plan-ms 5 --profile %s/large.json",
+                         dir),
+                     0);
+    assert_true(curve_end("budget_bytes") > 10 * 0x1p30);
     assert_int_equal(
         run("hearth --version >/dev/null; mkfifo %s/ready; %s/hearthd --store %s/p2 --listen "
             "ipc://%s/plan.sock --device cpu:mem=64MiB,threads=1 --limits-operator-seconds 1 "
@@ -293,6 +343,10 @@ static void profile_alone(const char *step, json_int_t budget)
         run("hearth plan %s --train --profile %s/costs.json --write-profile %s/w", model, dir, dir),
         1);
     said("read or written");
+    assert_int_equal(run("hearth curve %s --accumulate 2 --profile %s/costs.json", model, dir), 1);
+    said("cannot be split");
+    assert_int_equal(run("hearth curve %s --batch 48 --profile %s/costs.json", model, dir), 1);
+    said("has no node");
 }
 
 // What a step costs here, written to a file, plans the same step elsewhere: in a store that knows
@@ -623,12 +677,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_line), cmocka_unit_test(test_corrections),
-        cmocka_unit_test(test_switches),     cmocka_unit_test(test_problem),
-        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_escapes),
-        cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
-        cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
-        cmocka_unit_test(test_peak),
+        cmocka_unit_test(test_command_line),  cmocka_unit_test(test_corrections),
+        cmocka_unit_test(test_switches),      cmocka_unit_test(test_problem),
+        cmocka_unit_test(test_curve_problem), cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_escapes),       cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_optimal),       cmocka_unit_test(test_daemon),
+        cmocka_unit_test(test_jobs),          cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -52,6 +52,8 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
      "continue from the last checkpoint, up to N times, after the engine, a disk or memory "       \
      "failed"},                                                                                    \
     {"threads", HTH_OPTION_INT, "T", "compute threads"}
+#define OPTION_PROBLEM                                                                             \
+    {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"}
 #define OPTION_END       {NULL, HTH_OPTION_FLAG, NULL, NULL}
 // How bytes become a model's floats.
 #define OPTIONS_SCALE                                                                              \

@@ -19,9 +19,9 @@ hth_err hth_query_answer(hth_models *ms, hth_request *request);
 // its answer is there even while something else is being loaded or compiled.
 bool hth_query_at_once(hth_models *ms, const hth_request *request);
 
-// hth_query_data answers "plan" about what is data alone: the argument "problem", or a step of
-// training of the ONNX file that "model" names, for the device of "profile". It needs no engine.
-// Any thread.
-hth_err hth_query_data(json_t *args, json_t **out);
+// hth_query_data answers HTH_COMMAND_PLAN or HTH_COMMAND_CURVE about what is data alone: the
+// argument "problem", or a step of training of the ONNX file that "model" names, for the device of
+// "profile". It needs no engine. Any thread.
+hth_err hth_query_data(hth_command_id command, json_t *args, json_t **out);
 
 #endif

@@ -75,6 +75,12 @@ static hth_err plan_verified(const query *q, const hth_problem *problem, const h
     return plan_report(q, problem, plan, out);
 }
 
+static hth_plan_options problem_options(const query *q)
+{
+    return (hth_plan_options){.limit_ms = query_number(q, "plan-ms", 0),
+                              .seed = (uint64_t)query_number(q, "seed", 0)};
+}
+
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
@@ -83,8 +89,7 @@ static hth_err plan_problem(const query *q, json_t **out)
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
     hth_err err;
     HTH_GOTO(problem_budget(query_text(q, "budget"), &problem), done);
-    hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
-                          .seed = (uint64_t)query_number(q, "seed", 0)};
+    hth_plan_options o = problem_options(q);
     bool inference =
         query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
     if (!inference) {
@@ -95,6 +100,24 @@ static hth_err plan_problem(const query *q, json_t **out)
     err = plan_verified(q, &problem, plan, out);
 done:
     hth_plan_free(plan);
+    hth_problem_fini(&problem);
+    return err;
+}
+
+// curve_problem answers with the curve of a problem that came with the question.
+static hth_err curve_problem(const query *q, json_t **out)
+{
+    hth_problem problem = {0};
+    hth_plan_options o = problem_options(q);
+    const char *parts = query_text(q, "accumulate");
+    if (query_number(q, "accumulate", 1) != 1 || (parts != NULL && strcmp(parts, "1") != 0)) {
+        return hth_fail(HTH_ENOTSUP, "a planning problem's batch cannot be split");
+    }
+    if (query_text(q, "policy") != NULL) {
+        HTH_TRY(hth_policy_find(query_text(q, "policy"), &o.policy));
+    }
+    HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
+    hth_err err = hth_train_curve_problem(&problem, &o, out);
     hth_problem_fini(&problem);
     return err;
 }
@@ -117,23 +140,28 @@ static hth_err plan_answer_checked(void *ctx, const hth_problem *problem, const 
     return plan_verified(a->q, problem, plan, a->out);
 }
 
-hth_err hth_query_data(json_t *args, json_t **out)
+hth_err hth_query_data(hth_command_id command, json_t *args, json_t **out)
 {
+    bool curve = command == HTH_COMMAND_CURVE;
     query q = {.args = args};
     hth_train_spec spec;
     if (json_object_get(args, "problem") != NULL) {
-        return plan_problem(&q, out);
+        return curve ? curve_problem(&q, out) : plan_problem(&q, out);
     }
-    if (!json_is_true(json_object_get(args, "train"))) {
+    if (!curve && !json_is_true(json_object_get(args, "train"))) {
         return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
     }
     HTH_TRY(hth_train_spec_read(args, true, &spec));
-    return hth_train_plan_file(&spec, plan_answer_checked, &(plan_answer){&q, out});
+    return curve ? hth_train_curve_file(&spec, out)
+                 : hth_train_plan_file(&spec, plan_answer_checked, &(plan_answer){&q, out});
 }
 
 hth_err query_curve(query *call, json_t **out)
 {
     hth_train_spec spec;
+    if (json_object_get(call->args, "problem") != NULL) {
+        return curve_problem(call, out);
+    }
     HTH_TRY(query_spec(call, &spec));
     return hth_train_curve(call->ms, &spec, call->r, out);
 }

@@ -286,9 +286,11 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
 // spec->profile it is compiled for that device: there is a plan, but nothing that could run.
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         hth_err (*visit)(void *ctx, const hth_program *program), void *ctx);
-// hth_train_elsewhere is hth_train_visit with spec->profile.
+// hth_train_elsewhere is hth_train_visit with spec->profile; plans false: program->problem is made,
+// but no plan.
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx);
+                            bool plans, hth_err (*visit)(void *ctx, const hth_program *program),
+                            void *ctx);
 // hth_train_plan plans the step of a synthetic batch and hands it to `report`; with
 // spec->write_profile *profile gets the costs of its nodes on this device, the caller's; else NULL.
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *request,
@@ -304,6 +306,11 @@ hth_err hth_train_plan_file(const hth_train_spec *spec,
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         json_t **out);
+// hth_train_curve_file is hth_train_curve for what hth_train_plan_file plans,
+// hth_train_curve_problem for a problem. HTH_ETOOBIG: no plan was found. Any thread.
+hth_err hth_train_curve_file(const hth_train_spec *spec, json_t **out);
+hth_err hth_train_curve_problem(const hth_problem *problem, const hth_plan_options *options,
+                                json_t **out);
 // hth_trainer_curve plans a job's update for every budget; `inputs` are shapes of a whole batch.
 hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, hth_curve *out);

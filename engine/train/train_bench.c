@@ -230,7 +230,7 @@ hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request 
 {
     bench b;
     if (spec->profile != NULL) {
-        return hth_train_elsewhere(ms, spec, request, visit, ctx);
+        return hth_train_elsewhere(ms, spec, request, true, visit, ctx);
     }
     hth_err err = bench_open(ms, spec, request, &b);
     if (err == HTH_OK) {

@@ -4,6 +4,7 @@
 #include "engine/train/train.h"
 
 #include "base/alloc.h"
+#include "base/size.h"
 #include "convsel/profile.h"
 #include "graph/onnx/onnx.h"
 #include "planner/plan_curve.h"
@@ -51,9 +52,10 @@ static hth_err elsewhere_step(hth_site *site, const hth_graph *graph, const hth_
     return err;
 }
 
-// elsewhere_plan plans the step of `graph`; the model's own has the same inputs.
+// elsewhere_plan plans the step of `graph`, or only makes its problem; the model's own has the same
+// inputs.
 static hth_err elsewhere_plan(hth_site *site, const hth_model *model, const hth_graph *graph,
-                              const hth_train_spec *spec, hth_request *request,
+                              const hth_train_spec *spec, hth_request *request, bool plans,
                               hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
     hth_profile *profile = NULL;
@@ -74,7 +76,8 @@ static hth_err elsewhere_plan(hth_site *site, const hth_model *model, const hth_
                        .budget_bytes = &budget,
                        .options = spec->plan,
                        .profile = profile,
-                       .plan_only = true};
+                       .plan_only = true,
+                       .problem_only = !plans};
     HTH_GOTO(hth_program_compile_step(site, &s, false, request, &p), done);
     err = visit(ctx, p);
 done:
@@ -89,7 +92,8 @@ done:
 }
 
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                            hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
+                            bool plans, hth_err (*visit)(void *ctx, const hth_program *program),
+                            void *ctx)
 {
     hth_model *model = NULL;
     hth_graph *graph = NULL;
@@ -99,7 +103,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     hth_err err = hth_model_graph(ms->store, &model->manifest, &graph);
     hth_paced_end(&paced);
     HTH_TRY(err);
-    err = elsewhere_plan(ms->site, model, graph, spec, request, visit, ctx);
+    err = elsewhere_plan(ms->site, model, graph, spec, request, plans, visit, ctx);
     hth_graph_free(graph);
     return err;
 }
@@ -181,15 +185,11 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
     return hth_train_visit(ms, spec, request, plan_visit, &x);
 }
 
-hth_err hth_train_plan_file(const hth_train_spec *spec,
-                            hth_err (*report)(void *ctx, const hth_problem *problem,
-                                              const hth_plan *plan),
-                            void *ctx)
+// file_visit plans the step of a model's file, which has no store, and calls visit.
+static hth_err file_visit(const hth_train_spec *spec, hth_site *site, bool plans,
+                          hth_err (*visit)(void *ctx, const hth_program *program), void *ctx)
 {
-    hth_site site = {.device = NULL};
     hth_model model = {.max_batch = -1};
-    plan_of x = {&site, NULL, report, ctx};
-    HTH_TRY(plan_one_way(spec));
     if (spec->profile == NULL) {
         return hth_fail(HTH_EINVAL, "a model file is planned for the device of a profile: give "
                                     "--profile FILE, or import the model");
@@ -197,12 +197,23 @@ hth_err hth_train_plan_file(const hth_train_spec *spec,
     snprintf(model.name, sizeof model.name, "%s", spec->model);
     hth_err err;
     HTH_GOTO(hth_onnx_load_file(spec->model, &model.source.graph), done);
-    HTH_GOTO(file_site(&site), done);
-    err = elsewhere_plan(&site, &model, model.source.graph, spec, NULL, plan_visit, &x);
+    HTH_GOTO(file_site(site), done);
+    err = elsewhere_plan(site, &model, model.source.graph, spec, NULL, plans, visit, ctx);
 done:
-    file_site_close(&site);
+    file_site_close(site);
     hth_graph_free(model.source.graph);
     return err;
+}
+
+hth_err hth_train_plan_file(const hth_train_spec *spec,
+                            hth_err (*report)(void *ctx, const hth_problem *problem,
+                                              const hth_plan *plan),
+                            void *ctx)
+{
+    hth_site site = {.device = NULL};
+    plan_of x = {&site, NULL, report, ctx};
+    HTH_TRY(plan_one_way(spec));
+    return file_visit(spec, &site, true, plan_visit, &x);
 }
 
 typedef struct curve_of {
@@ -236,16 +247,14 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     return err;
 }
 
-hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                        json_t **out)
+static hth_err curve_answer(const hth_curve *curve, json_t **out)
 {
-    curve_of x = {.options = &spec->plan};
-    if (spec->profile != NULL && spec->accumulate != 1) {
-        return hth_fail(HTH_ENOTSUP, "batches cannot be split for the device of a profile");
+    if (curve->n == 0) {
+        hth_size peak, floor;
+        hth_size_pair(curve->peak_bytes, curve->floor_bytes, &peak, &floor);
+        return hth_fail(HTH_ETOOBIG, "no plan was found for %s or less; needs at least %s",
+                        peak.text, floor.text);
     }
-    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, request, curve_visit, &x)
-                                  : curve_here(ms, spec, request, &x.curve));
-    const hth_curve *curve = &x.curve;
     *out = json_array();
     for (int i = 0; i < curve->n; i++) {
         const hth_curve_point *p = &curve->point[i];
@@ -260,4 +269,39 @@ hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request 
                             p->d2h_us / 1e3));
     }
     return HTH_OK;
+}
+
+// Of a profile's device the batch is taken as a whole.
+static hth_err curve_whole(const hth_train_spec *spec)
+{
+    return spec->profile != NULL && spec->accumulate != 1
+               ? hth_fail(HTH_ENOTSUP, "batches cannot be split for the device of a profile")
+               : HTH_OK;
+}
+
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                        json_t **out)
+{
+    curve_of x = {.options = &spec->plan};
+    HTH_TRY(curve_whole(spec));
+    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, request, false, curve_visit, &x)
+                                  : curve_here(ms, spec, request, &x.curve));
+    return curve_answer(&x.curve, out);
+}
+
+hth_err hth_train_curve_file(const hth_train_spec *spec, json_t **out)
+{
+    hth_site site = {.device = NULL};
+    curve_of x = {.options = &spec->plan};
+    HTH_TRY(curve_whole(spec));
+    HTH_TRY(file_visit(spec, &site, false, curve_visit, &x));
+    return curve_answer(&x.curve, out);
+}
+
+hth_err hth_train_curve_problem(const hth_problem *problem, const hth_plan_options *options,
+                                json_t **out)
+{
+    hth_curve curve;
+    HTH_TRY(hth_plan_curve(problem, options, &curve));
+    return curve_answer(&curve, out);
 }

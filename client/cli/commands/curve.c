@@ -2,6 +2,7 @@
 // `hearth curve`: the memory/time curve of a training step, as a table, CSV or a picture.
 #include "client/cli/cmd.h"
 
+#include "client/cli/offline.h"
 #include "client/cli/progress.h"
 #include "client/cli/svg.h"
 #include "client/cli/table.h"
@@ -93,7 +94,13 @@ static int cmd_curve(hth_cli *cli)
 {
     char *json;
     const char *csv = hth_cli_text(cli, "csv"), *svg = hth_cli_text(cli, "svg");
-    int rv = hth_cmd_request(cli, "curve", hth_cmd_arguments(cli), hth_progress_show, &json);
+    bool offline = hth_offline_is(cli);
+    if (!offline && cli->n_args == 0) {
+        return hth_offline_missing(cli);
+    }
+    int rv = offline
+                 ? hth_offline_answer(cli, hth_cmd_arguments(cli), &json)
+                 : hth_cmd_request(cli, "curve", hth_cmd_arguments(cli), hth_progress_show, &json);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
@@ -120,6 +127,7 @@ static const hth_option curve_options[] = {
     {"accumulate", HTH_OPTION_TEXT, "M",
      "split the batch into M equal parts with one update (gradient accumulation); auto: the "
      "fastest"},
+    OPTION_PROBLEM,
     {"profile", HTH_OPTION_PATH, "FILE", "use the device of this cost profile (see hearth plan)"},
     {"csv", HTH_OPTION_PATH, "FILE", "write the points as CSV"},
     {"svg", HTH_OPTION_PATH, "FILE", "write the curve as SVG"},
@@ -127,11 +135,15 @@ static const hth_option curve_options[] = {
 };
 
 const hth_command hth_cmd_curve = {"curve",
-                                   "NAME[:VERSION] --batch N [--csv FILE] [--svg FILE]",
+                                   "NAME[:VERSION]|FILE.onnx|--problem FILE [--batch N] [--csv "
+                                   "FILE] [--svg FILE]",
                                    "show the predicted step time for every memory budget\n"
                                    "Predicted by the planner; more memory never takes longer. The "
-                                   "dashed line is a lower bound for all plans.",
-                                   1,
+                                   "dashed line is a lower bound for all plans. With --problem "
+                                   "FILE, or FILE.onnx and\n"
+                                   "--profile, no server, store or device is needed, and budgets "
+                                   "may exceed any memory.",
+                                   0,
                                    1,
                                    curve_options,
                                    .run = cmd_curve,

@@ -2,71 +2,30 @@
 // `hearth plan`: the memory plan of a model or of a planning problem.
 #include "client/cli/cmd.h"
 
-#include "base/alloc.h"
-#include "client/documents.h"
-#include "client/embed.h"
+#include "client/cli/offline.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-// plan_offline says whether all that is planned comes in files.
-static bool plan_offline(const hth_cli *cli)
-{
-    const char *model = cli->n_args > 0 ? cli->args[0] : "";
-    size_t n = strlen(model);
-    return hth_cli_text(cli, "problem") != NULL ||
-           (hth_cli_text(cli, "profile") != NULL && n > 5 && strcmp(model + n - 5, ".onnx") == 0);
-}
-
-// What is data needs no server, store or device.
 static int plan_data(hth_cli *cli)
 {
-    char *json = NULL, *changed = NULL, *text;
-    bool problem = hth_cli_text(cli, "problem") != NULL;
-    bool model = cli->n_args > 0 || hth_cli_text(cli, "profile") != NULL;
-    if (problem &&
-        (model || hth_cli_text(cli, "on") != NULL || hth_cli_text(cli, "write-profile") != NULL)) {
-        return hth_cli_usage("--problem FILE replaces model and device: give neither");
-    }
-    if (hth_cli_text(cli, "on") != NULL) {
-        return hth_cli_usage("--profile FILE is the device of a model file: give no --on");
-    }
+    char *json;
     json_t *arguments = hth_cmd_arguments(cli);
-    if (problem && json_object_get(arguments, "train") != NULL &&
+    if (hth_cli_text(cli, "problem") != NULL && json_object_get(arguments, "train") != NULL &&
         hth_cli_text(cli, "policy") == NULL) {
         json_object_set_new(arguments, "policy", json_string("hearth"));
     }
-    text = json_dumps(arguments, JSON_COMPACT);
-    json_decref(arguments);
-    if (text == NULL) {
-        return hth_cli_usage("the arguments are not valid UTF-8");
+    int rv = hth_offline_answer(cli, arguments, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_print(cli, json);
+        hearth_free(json);
     }
-    hth_documents d;
-    hth_err err;
-    int rv;
-    HTH_GOTO(hth_documents_read("plan", text, &d, &changed), done);
-    HTH_GOTO(hth_embed_plan(changed != NULL ? changed : text, &json), done);
-    err = hth_documents_write(&d, json, &json);
-done:
-    rv = err == HTH_OK ? hth_cli_print(cli, json) : hth_cli_error();
-    hth_documents_fini(&d);
-    hth_free(changed);
-    hth_free(json);
-    free(text);
     return rv;
 }
 
 static int cmd_plan(hth_cli *cli)
 {
-    if (plan_offline(cli)) {
+    if (hth_offline_is(cli)) {
         return plan_data(cli);
     }
-    if (cli->n_args == 0) {
-        return hth_cli_usage("a model or --problem FILE is missing\n"
-                             "usage: hearth plan %s",
-                             cli->command->usage);
-    }
-    return hth_cmd_query_itself(cli);
+    return cli->n_args == 0 ? hth_offline_missing(cli) : hth_cmd_query_itself(cli);
 }
 
 static const hth_option plan_options[] = {
@@ -76,7 +35,7 @@ static const hth_option plan_options[] = {
     OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL, "plan a training step (softmax-xent, SGD with momentum)"},
     OPTIONS_STEP,
-    {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
+    OPTION_PROBLEM,
     {"profile", HTH_OPTION_PATH, "FILE", "with --train: plan for the device of this profile"},
     {"write-profile", HTH_OPTION_PATH, "FILE", "with --train: write a cost profile of this device"},
     {"out", HTH_OPTION_PATH, "plan.json", "write the plan"},
