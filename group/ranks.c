@@ -67,7 +67,6 @@ typedef struct ranks {
     // a round: its parts are the buckets, and the end
     size_t n_parts, posted, n_done;
     uint64_t first, began_ns; // number of the first part's message
-    size_t *order;            // [part]: its bucket
     bool *done;
     bool passed, broken;
     hth_err err; // why nothing more is exchanged
@@ -122,29 +121,15 @@ static void ranks_ask(ranks *group, hth_sum_what what, const void *at, size_t co
     }
 }
 
-// The order in which a round's buckets are sent, the same on all ranks: the last layers' gradients
-// are there first, and statistics, which a pass copies at its end, last.
-static void ranks_order(ranks *group)
-{
-    hth_group *g = &group->group;
-    size_t n = 0;
-    for (int statistics = 0; statistics < 2; statistics++) {
-        for (size_t i = g->n_buckets; i-- > 0;) {
-            if (g->count[i] == (statistics != 0)) {
-                group->order[n++] = i;
-            }
-        }
-    }
-}
-
-// ranks_post sends the parts of a round that are ready, in their order.
+// ranks_post sends the parts of a round that are ready, in the order in which passes write them, so
+// that one that waits has none after it that could go.
 static void ranks_post(ranks *group)
 {
     hth_group *g = &group->group;
     hth_err err = HTH_OK;
     while (group->posted + 1 < group->n_parts && err == HTH_OK) {
-        size_t bucket = group->order[group->posted];
-        size_t end = g->at[g->spec.n_slots], from = bucket * EXCHANGE_BUCKET;
+        size_t bucket = group->posted, end = g->at[g->spec.n_slots];
+        size_t from = bucket * EXCHANGE_BUCKET;
         size_t floats = end - from < EXCHANGE_BUCKET ? end - from : EXCHANGE_BUCKET;
         if (g->left[bucket] > 0) {
             break;
@@ -608,7 +593,6 @@ static void ranks_leave(hth_group *base)
     }
     hth_memfd_drop(group->link, group->memory, base->mapped_bytes);
     hth_free(base->losses);
-    hth_free(group->order);
     hth_free(group->done);
     group_arrays_free(base);
     hth_free(group);
@@ -638,11 +622,9 @@ static hth_err ranks_open(ranks *group, const hth_group_spec *spec)
     HTH_TRY(group_arrays(g, spec));
     g->losses = hth_calloc((size_t)spec->steps + 1, sizeof *g->losses);
     group->done = hth_calloc(g->n_buckets + 1, sizeof *group->done);
-    group->order = hth_calloc(g->n_buckets + 1, sizeof *group->order);
-    if (g->losses == NULL || group->done == NULL || group->order == NULL) {
+    if (g->losses == NULL || group->done == NULL) {
         return hth_no_memory("a group's exchange");
     }
-    ranks_order(group);
     for (int i = 0; i < group->n; i++) {
         group->seat[i] = (hth_group_seat){.joined = true, .most = INT64_MAX};
     }

@@ -583,10 +583,62 @@ static void numbers_are_checked(void **state)
     (void)state;
 }
 
+static void begin_round(net *net)
+{
+    int begun = 0;
+    for (int turn = 0; turn < 1000 && begun < net->n; turn++) {
+        for (int i = 0; i < net->n; i++) {
+            rank_state *rank = &net->rank[i];
+            hth_group_turn now =
+                rank->at_work ? HTH_GROUP_WAITS : hth_group_begin(rank->group, &rank->round);
+            if (now == HTH_GROUP_LEADS) {
+                (void)hth_group_start(rank->group, uneven);
+            }
+            rank->at_work = rank->at_work || now == HTH_GROUP_ROUND;
+            begun += now == HTH_GROUP_ROUND;
+        }
+        hub_answer(net);
+    }
+    assert_int_equal(begun, net->n);
+}
+
+// Slots come in the order in which a pass writes them; their sums are under way while it goes on.
+static void sums_begin_before_the_pass_has_ended(void **state)
+{
+    static const size_t floats[SLOTS + 1] = {EXCHANGE_BUCKET, EXCHANGE_BUCKET, 3};
+    (void)state;
+    net net;
+    memset(&net, 0, sizeof net);
+    net.n = RANKS;
+    float *content = hth_calloc(EXCHANGE_BUCKET, sizeof *content);
+    assert_non_null(content);
+    for (int i = 0; i < RANKS; i++) {
+        hth_group_spec spec = spec_of(i);
+        spec.floats = floats;
+        assert_ok(net_join(&net, i, &spec));
+    }
+    begin_round(&net);
+    for (int k = 0; k < SLOTS; k++) {
+        client *c = &net.client[1];
+        hth_group_weigh(net.rank[1].group, 1);
+        hth_group_ready(net.rank[1].group, k, content);
+        client_hear(c);
+        assert_int_equal(c->n, k + 1);
+        assert_int_equal(c->asked[k].what, HTH_SUM_F32);
+        assert_int_equal(c->asked[k].count, floats[k] < 16 ? 16 : floats[k]);
+    }
+    hth_group_passed(net.rank[1].group, 1, 10);
+    client_hear(&net.client[1]);
+    assert_int_equal(net.client[1].n, SLOTS + 1);
+    hth_free(content);
+    net_close(&net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_sum_what_they_weigh),
+        cmocka_unit_test(sums_begin_before_the_pass_has_ended),
         cmocka_unit_test(the_loss_is_the_whole_batch_s),
         cmocka_unit_test(the_lead_s_state_counts),
         cmocka_unit_test(ranks_that_differ_are_refused),

@@ -112,24 +112,26 @@ static void ranks_fails(hth_ranks *ranks, hth_err err, const char *why)
     snprintf(ranks->why, sizeof ranks->why, "%s", why);
 }
 
-// ranks_tests answers what is done.
+// ranks_tests answers what is done. A test of any part moves all of them, so that the rest are not
+// tested once one is found that is not done: a hundred tests a time would take the processor from
+// the job.
 static void ranks_tests(hth_ranks *ranks, underway *parts)
 {
-    int left = 0;
-    for (int i = 0; i < parts->n && ranks->err == HTH_OK; i++) {
+    int n = 0;
+    for (int done = 1; n < parts->n && done;) {
         char why[HTH_MPI_WHY] = "";
-        int done;
-        if (ranks->mpi->test(parts->request[i], &done, why) != 0) {
+        if (ranks->mpi->test(parts->request[n], &done, why) != 0) {
             hearth_exchange_fail(ranks->exchange, why);
             ranks_fails(ranks, HTH_EIO, why);
-        } else if (done) {
-            (void)hearth_exchange_done(ranks->exchange, &parts->part[i]);
-        } else {
-            parts->request[left] = parts->request[i];
-            parts->part[left++] = parts->part[i];
+            return;
+        }
+        if (done) {
+            (void)hearth_exchange_done(ranks->exchange, &parts->part[n++]);
         }
     }
-    parts->n = left;
+    parts->n -= n;
+    memmove(parts->request, parts->request + n, (size_t)parts->n * sizeof *parts->request);
+    memmove(parts->part, parts->part + n, (size_t)parts->n * sizeof *parts->part);
 }
 
 // ranks_starts begins what the job asks for next, for which it waits for at most `ms`; false: the

@@ -273,10 +273,60 @@ static void planned_again(void **state)
     rig_close(&a);
 }
 
+typedef struct written {
+    int n;
+    int k[200];
+} written;
+
+static void note_written(void *ctx, int k, const float *content)
+{
+    written *w = ctx;
+    assert_true(w->n < 200 && content != NULL);
+    w->k[w->n++] = k;
+}
+
+static void nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+// Who sums over a network begins with the first slot while the pass goes on with the others.
+static void check_written_in_order(const training *t)
+{
+    written w = {0};
+    const hth_trainer_watch watch = {.ready = note_written, .between = nothing, .ctx = &w};
+    hth_trainer_sums sums;
+    float loss;
+    rig r;
+    rig_make(&r, t, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.group = r.t->group = true;
+    rig_prepare(&r);
+    assert_ok(hth_trainer_sums_open(r.t, &sums));
+    assert_ok(hth_trainer_pass(r.t, 0, &r.input, &r.target, &sums, &watch, &loss));
+    assert_int_equal(w.n, sums.n);
+    for (int k = 0; k < w.n; k++) {
+        assert_int_equal(w.k[k], k);
+    }
+    hth_trainer_sums_close(&sums);
+    rig_close(&r);
+}
+
+static void slots_are_written_in_order(void **state)
+{
+    (void)state;
+    check_written_in_order(&image_net);
+    check_written_in_order(&clipped);
+    check_written_in_order(&unet);
+    check_written_in_order(&encoder);
+    check_written_in_order(&mobile);
+    check_written_in_order(&mlp);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_network), cmocka_unit_test(transformer), cmocka_unit_test(others),
+        cmocka_unit_test(residual_network), cmocka_unit_test(transformer),
+        cmocka_unit_test(others),           cmocka_unit_test(slots_are_written_in_order),
         cmocka_unit_test(planned_again), // last: it forgets measurements
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
