@@ -146,6 +146,8 @@ hth_err hth_infer_like_operands(hth_infer *infer);
 hth_err hth_infer_conv_grad_filter(hth_infer *infer);
 hth_err hth_infer_max_pool_train(hth_infer *infer);
 hth_err hth_infer_batch_norm_train(hth_infer *infer);
+hth_err hth_infer_conv_norm_train(hth_infer *infer);
+hth_err hth_infer_conv_norm_grad(hth_infer *infer);
 hth_err hth_infer_norm_grad(hth_infer *infer);
 hth_err hth_infer_first_of_two(hth_infer *infer);
 hth_err hth_infer_xent(hth_infer *infer);

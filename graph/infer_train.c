@@ -84,6 +84,24 @@ hth_err hth_infer_norm_grad(hth_infer *infer)
     return hth_infer_out(infer, 2, hth_infer_dtype(infer, 2), hth_infer_shape(infer, 2));
 }
 
+// a, w, bias, scale, .. -> y, of which attribute `shape` tells the shape, and parameters
+hth_err hth_infer_conv_norm_train(hth_infer *infer)
+{
+    HTH_TRY(hth_infer_attr_shape(infer));
+    for (int i = 1; i < 5; i++) {
+        HTH_TRY(hth_infer_out(infer, i, hth_infer_dtype(infer, 3), hth_infer_shape(infer, 3)));
+    }
+    return HTH_OK;
+}
+
+// dy, a, w, bias, scale, .. -> dx, dscale, dbias
+hth_err hth_infer_conv_norm_grad(hth_infer *infer)
+{
+    HTH_TRY(hth_infer_same(infer));
+    HTH_TRY(hth_infer_out(infer, 1, hth_infer_dtype(infer, 4), hth_infer_shape(infer, 4)));
+    return hth_infer_out(infer, 2, hth_infer_dtype(infer, 4), hth_infer_shape(infer, 4));
+}
+
 // A loss is a scalar; its gradient is like what it compares.
 static hth_err loss_or_grad(hth_infer *infer, bool grad)
 {

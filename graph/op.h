@@ -178,6 +178,8 @@
     X(AVERAGE_POOL_GRAD, "AveragePoolGrad", 1, 1, 1, 1) \
     X(BATCH_NORM_TRAIN, "BatchNormTrain", 5, 5, 3, 5) \
     X(BATCH_NORM_GRAD, "BatchNormGrad", 5, 6, 1, 3) \
+    X(CONV_NORM_TRAIN, "ConvNormTrain", 7, 7, 3, 5) \
+    X(CONV_NORM_GRAD, "ConvNormGrad", 7, 8, 1, 3) \
     X(LAYER_NORM_GRAD, "LayerNormGrad", 5, 5, 1, 3) \
     X(GROUP_NORM_GRAD, "GroupNormGrad", 3, 3, 1, 3) \
     X(LRN_GRAD, "LrnGrad", 2, 2, 1, 1) \

@@ -72,6 +72,34 @@ static void compare_losses(const char *model, const char *way, const double *got
     }
 }
 
+// A batch norm whose tensors do not lie in the budget together is computed in slices of the batch:
+// PyTorch's losses, where the step was refused. So is the least memory that a refusal names.
+static void a_batch_norm_is_sliced(void **state)
+{
+    static const char *const ways[] = {"{\"budget\": \"60%\", \"plan-ms\": 300}",
+                                       "{\"budget\": \"60%\", \"spill\": \"/tmp\"}"};
+    fixture f;
+    char data[200];
+    double want[STEPS], loss[STEPS], whole[STEPS];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &volume, data);
+    json_t *doc;
+    assert_int_equal(train_losses(&f, &volume, data, "{}", whole, &doc), STEPS);
+    json_int_t all = json_integer_value(json_object_get(doc, "budget_bytes"));
+    json_decref(doc);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        assert_int_equal(train_losses(&f, &volume, data, ways[k], loss, &doc), STEPS);
+        json_int_t budget = json_integer_value(json_object_get(doc, "budget_bytes"));
+        assert_true(budget < all);
+        assert_true(json_integer_value(json_object_get(doc, "peak_bytes")) <= budget);
+        json_decref(doc);
+        json_decref(arguments_of(&volume, data, "{}", want));
+        compare_losses(volume.model, ways[k], loss, want, STEPS, 2e-4);
+        compare_losses(volume.model, ways[k], loss, whole, STEPS, 1e-5);
+    }
+    fixture_close(&f);
+}
+
 // A batch in parts has the losses of the whole batch, PyTorch's: also where the epoch's last batch
 // is not a multiple of it, with state that leaves for memory or for a file, and with the number of
 // parts left open. Batch norm apart, whose statistics are those of a part.
@@ -367,9 +395,13 @@ static void frozen_parameters_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_are_pytorchs),    cmocka_unit_test(parts_have_one_mean),
-        cmocka_unit_test(parts_add_up),           cmocka_unit_test(dependent_samples_stay_together),
-        cmocka_unit_test(parts_save_memory),      cmocka_unit_test(results_are_served),
+        cmocka_unit_test(losses_are_pytorchs),
+        cmocka_unit_test(parts_have_one_mean),
+        cmocka_unit_test(a_batch_norm_is_sliced),
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(dependent_samples_stay_together),
+        cmocka_unit_test(parts_save_memory),
+        cmocka_unit_test(results_are_served),
 
         cmocka_unit_test(frozen_parameters_stay),
 

@@ -129,7 +129,8 @@ static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, cons
                           .far = trainer->slots.far,
                           .profile = trainer->profile,
                           .spill = trainer->spec->spill,
-                          .problem_only = trainer->problem_only};
+                          .problem_only = trainer->problem_only,
+                          .slice_bytes = trainer->slices ? 1 : 0};
     return hth_program_compile_step(trainer->ms->site, &spec, !trainer->guess, trainer->progress,
                                     &phase->program);
 }

@@ -44,6 +44,11 @@ hth_err hth_pass_fuse(hth_graph *graph, const hth_fuse_oracle *oracle);
 // inputs and outputs stay plain.
 hth_err hth_pass_layout(hth_graph *graph, const hth_fuse_oracle *oracle);
 
+// hth_pass_conv_norm joins each convolution of a training step with the batch norm of its result
+// where that result and the batch norm's are more than `bytes` together (pass_conv_norm.c); after
+// layouts are given. *joined: how many.
+hth_err hth_pass_conv_norm(hth_graph *graph, uint64_t bytes, int *joined);
+
 // hth_half_fn says whether input (`in`) or output k of node `n` may be bf16 where it is f32 now.
 // *alike (false before): only if all of the node's tensors of which that is said are.
 typedef bool (*hth_half_fn)(void *ctx, const hth_graph *graph, const hth_node *node, bool in, int k,

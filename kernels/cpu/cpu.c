@@ -85,6 +85,8 @@ static const cpu_row cpu_table[] = {
     CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
     {HTH_OP_BATCH_NORM_TRAIN, cpu_batch_norm_train_prepare, NULL, cpu_batch_norm_can_fuse,
      cpu_any_layout, NULL},
+    {HTH_OP_CONV_NORM_TRAIN, cpu_conv_norm_prepare, cpu_conv_norm_algorithms, NULL, NULL, NULL},
+    {HTH_OP_CONV_NORM_GRAD, cpu_conv_norm_prepare, cpu_conv_norm_algorithms, NULL, NULL, NULL},
     {HTH_OP_BATCH_NORM_GRAD, cpu_batch_norm_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_MAX_POOL_TRAIN, cpu_max_pool_train_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_MAX_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout,

@@ -60,6 +60,8 @@
     X(AVERAGE_POOL_GRAD, ref_average_pool_grad, 0) \
     X(BATCH_NORM_TRAIN, ref_batch_norm_train, 0) \
     X(BATCH_NORM_GRAD, ref_batch_norm_grad, 0) \
+    X(CONV_NORM_TRAIN, ref_conv_norm_train, 0) \
+    X(CONV_NORM_GRAD, ref_conv_norm_grad, 0) \
     X(LAYER_NORM_GRAD, ref_layer_norm_grad, 0) \
     X(GROUP_NORM_GRAD, ref_group_norm_grad, 0) \
     X(LRN_GRAD, ref_lrn_grad, 0) \

@@ -305,12 +305,22 @@ static hth_err compile_step_budget(hth_site *site, hth_program *program, const h
     return HTH_OK;
 }
 
+// The CPU's kernels compute batch norms in slices; a profile has no times of them.
+static bool compile_may_slice(const hth_site *site, const hth_step_spec *spec)
+{
+    return !spec->plan_only && site->device->kernels == NULL;
+}
+
 // compile_graph makes kernels, plan and run for program->graph, which is concrete.
 static hth_err compile_graph(hth_site *site, hth_program *program, const hth_step_spec *step,
                              bool tune, hth_request *progress)
 {
     HTH_TRY(hth_kernel_computes(site->device, program->graph->precision));
     HTH_TRY(compile_passes(site->device, program->graph, step != NULL));
+    if (step != NULL && step->slice_bytes > 0 && compile_may_slice(site, step)) {
+        int joined;
+        HTH_TRY(hth_pass_conv_norm(program->graph, step->slice_bytes, &joined));
+    }
     HTH_TRY(compile_arrays(program));
     int n = program->graph->n_nodes;
     hth_menu *menus = hth_calloc((size_t)n, sizeof *menus);
@@ -474,8 +484,8 @@ static hth_err compile_step(hth_site *site, hth_program *program, const hth_step
     return compile_graph(site, program, spec, program->tuned, progress);
 }
 
-hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
-                                 hth_request *progress, hth_program **out)
+static hth_err compile_once(hth_site *site, const hth_step_spec *spec, bool tune,
+                            hth_request *progress, hth_program **out)
 {
     uint64_t t0 = hth_now_ns();
     *out = NULL;
@@ -505,4 +515,36 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     site->programs = p;
     *out = p;
     return HTH_OK;
+}
+
+// compile_slices counts the batch norms of the step that can be taken in slices of the batch and
+// have more than `bytes`.
+static hth_err compile_slices(hth_site *site, const hth_step_spec *spec, uint64_t bytes, int *out)
+{
+    hth_graph *g;
+    HTH_TRY(hth_graph_clone(spec->train->graph, &g));
+    hth_err err = compile_passes(site->device, g, true);
+    if (err == HTH_OK) {
+        err = hth_pass_conv_norm(g, bytes, out);
+    }
+    hth_graph_free(g);
+    return err;
+}
+
+// Slices cost time: first those of batch norms that are more than the budget, then of all.
+hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
+                                 hth_request *progress, hth_program **out)
+{
+    hth_err err = compile_once(site, spec, tune, progress, out);
+    bool may = spec->slice_bytes == 0 && compile_may_slice(site, spec);
+    hth_step_spec s = *spec;
+    int before = 0, n;
+    for (int i = 0; i < 2 && may && err == HTH_ETOOBIG; i++) {
+        s.slice_bytes = i == 0 && *spec->budget_bytes > 0 ? *spec->budget_bytes : 1;
+        if (compile_slices(site, spec, s.slice_bytes, &n) == HTH_OK && n > before) {
+            err = compile_once(site, &s, tune, progress, out);
+            before = n;
+        }
+    }
+    return err;
 }

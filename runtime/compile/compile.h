@@ -28,9 +28,10 @@ typedef struct hth_step_spec {
     // retained_bytes of the budget; NULL: none. Outlive the program, like far
     const bool *retained;
     uint64_t retained_bytes;
-    const hth_run_far *far;     // per slot: where it is when it is not on the device
-    const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
-    bool problem_only;          // stop before planning: no plan, no run
+    const hth_run_far *far; // per slot: where it is when it is not on the device
+    const char *spill;      // directory: what leaves goes to a file there; NULL: to memory
+    bool problem_only;      // stop before planning: no plan, no run
+    uint64_t slice_bytes; // batch norms of more are computed in slices; 0: where nothing else fits
     const hth_profile *profile; // where costs and link come from; what it lacks is measured here.
                                 // NULL: all is. Outlives the program
     bool plan_only; // with profile: for problem and plan only; what it lacks is an error, and its
@@ -40,6 +41,7 @@ typedef struct hth_step_spec {
 // hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
 // are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away),
 // its arena is p->arena. p->budget is without retained_bytes.
+// Where no plan fits, batch norms are taken in slices of the batch (hth_pass_conv_norm).
 // Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out);

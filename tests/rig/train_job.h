@@ -85,7 +85,7 @@ static inline void add_batches(writer *w, const char *name, const int64_t *dim, 
 
 typedef struct training {
     const char *model;
-    int64_t x[3];
+    int64_t x[4];
     int x_rank; // batch included
     int64_t x_classes;
     int64_t y[2];
@@ -111,6 +111,8 @@ __attribute__((unused)) static const training unet_weighted = {"unet_weighted", 
                                                                {12, 12},        3,           3, 0};
 __attribute__((unused)) static const training smooth = {"net_smooth", {3, 12, 12}, 4, 0,
                                                         {0},          1,           4, 0};
+__attribute__((unused)) static const training volume = {
+    "volume_sgd", {1, 16, 24, 24}, 5, 0, {0}, 1, 4, 0};
 __attribute__((unused)) static const training image_bce = {"net_bce", {3, 12, 12}, 4, 0,
                                                            {4},       2,           0, 9};
 __attribute__((unused)) static const training mlp_bce = {"mlp_bce", {12}, 2, 0, {2}, 2, 0, 9};

@@ -47,6 +47,14 @@ class Net(nn.Module):
     def forward(s, x): return s.f(x)
 
 
+class Volume(nn.Module):
+    """Most of its memory is one batch norm's."""
+    def __init__(s):
+        super().__init__()
+        s.f = nn.Sequential(nn.Conv3d(1, 8, 3, 1, 1), nn.BatchNorm3d(8), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(8, 16, 3, 1, 1, bias=False), nn.BatchNorm3d(16), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(16, 4))
+    def forward(s, x): return s.f(x)
+
+
 class UNet(nn.Module):
     def __init__(s):
         super().__init__()
@@ -115,6 +123,7 @@ CASES = {  # name: model, x, y, loss, optimizer, settings, exported for training
 CASES |= {
     'tokens_adamw': (Tokens, lambda i: labels((4, 7), 30, i), lambda i: labels((4, 7), 30, i + 1), 'xent', 'adamw', dict(lr=.01, decay=.05, smoothing=.1, ignored=5, axis=-1, weights=[.5 + k % 4 * .5 for k in range(30)]), True),
     'unet_weighted': (UNet, image, lambda i: labels((4, 12, 12), 3, i), 'xent', 'adam', dict(lr=.01, decay=.01, smoothing=.2, ignored=7, axis=1, weights=[1., .25, 2.]), True),
+    'volume_sgd': (Volume, lambda i: floats((4, 1, 16, 24, 24), i), classes, 'xent', 'sgd', dict(lr=.05, decay=.01), True),
     'net_smooth': (Net, image, classes, 'xent', 'sgd', dict(lr=.05, smoothing=.1), True),
     'net_bce': (Net, image, lambda i: bits((4, 4), i + 9), 'bce', 'momentum', dict(lr=.05, beta1=.9, weights=[1., 2., .5, 3.]), True),
     'mlp_bce': (MLP, lambda i: floats((4, 12), i), lambda i: bits((4, 2), i + 9), 'bce', 'sgd', dict(lr=.1), True),

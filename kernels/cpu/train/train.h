@@ -11,6 +11,7 @@
 
 HTH_CPU_PREPARE(cpu_batch_norm_train_prepare);
 HTH_CPU_PREPARE(cpu_batch_norm_grad_prepare);
+HTH_CPU_PREPARE(cpu_conv_norm_prepare); // ConvNormTrain, ConvNormGrad
 HTH_CPU_PREPARE(cpu_max_pool_train_prepare);
 HTH_CPU_PREPARE(cpu_pool_grad_prepare); // MaxPoolGrad, AveragePoolGrad
 HTH_CPU_PREPARE(cpu_relu_grad_prepare);
@@ -34,6 +35,14 @@ hth_layout cpu_channel_sum_layout(hth_device *device, const hth_graph *graph, co
 // cpu_batch_norm_can_fuse: one Add of a tensor like the output, then one Relu or Clip.
 bool cpu_batch_norm_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,
                              const hth_post_op *post, int operand);
+
+// A batch norm's two halves, for slices of the batch; the kernel's node has a `share`.
+// cpu_batch_norm_sums writes two sums of each channel of a slice to `own`, cpu_batch_norm_write
+// normalises a slice by the sums of all, after which the number of a channel's elements stands.
+void cpu_batch_norm_sums(const hth_kernel *kernel, const hth_kernel_args *args, double *own);
+void cpu_batch_norm_write(const hth_kernel *kernel, const hth_kernel_args *args, double *all);
+hth_err cpu_conv_norm_algorithms(hth_device *device, const hth_graph *graph, const hth_node *node,
+                                 hth_choice *list, int cap, int *count);
 
 // cpu_pool_grad_can_fuse: one ReluGrad.
 bool cpu_pool_grad_can_fuse(hth_device *device, const hth_graph *graph, const hth_node *node,

@@ -540,6 +540,22 @@ static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *args)
     return HTH_OK;
 }
 
+void cpu_batch_norm_sums(const hth_kernel *kernel, const hth_kernel_args *args, double *own)
+{
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    norm_job j = {.k = k, .in = args->in, .out = args->out, .own = own};
+    hth_team_set(k->n_threads);
+    hth_team_run(norm_shard_sum, &j);
+}
+
+void cpu_batch_norm_write(const hth_kernel *kernel, const hth_kernel_args *args, double *all)
+{
+    const norm_kernel *k = (const norm_kernel *)kernel;
+    norm_job j = {.k = k, .in = args->in, .out = args->out, .own = all, .all = all};
+    hth_team_set(k->n_threads);
+    hth_team_run(norm_shard_write, &j);
+}
+
 static bool norm_bounds(const hth_post_op *op, float *low, float *high)
 {
     *low = op->op == HTH_OP_CLIP ? op->alpha : 0;
