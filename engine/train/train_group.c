@@ -20,9 +20,6 @@
 
 #include <string.h>
 
-#define GROUP_TURN "a round with sync-bn"
-#define GROUP_NEXT "the next round with sync-bn"
-
 bool hth_train_group_lead(const hth_train_job *job)
 {
     return job->group == NULL || job->group->member == HTH_GROUP_LEAD;
@@ -130,8 +127,8 @@ hth_err hth_train_group_open(hth_train_job *job)
 void hth_train_group_close(hth_train_group *group)
 {
     if (group != NULL) {
-        hth_store_hold_end(group->store, GROUP_TURN, group->turn);
-        hth_store_hold_end(group->store, GROUP_NEXT, group->next);
+        hth_store_hold_end(group->store, HTH_TRAIN_GROUP_TURN, group->turn);
+        hth_store_hold_end(group->store, HTH_TRAIN_GROUP_NEXT, group->next);
         hth_group_leave(group->exchange);
         hth_trainer_sums_close(&group->sums);
         hth_free(group->summed);
@@ -159,19 +156,19 @@ hth_err hth_train_group_turn(hth_train_job *job)
     if (!job->spec.sync_bn || group->turn >= 0) {
         return HTH_OK;
     }
-    HTH_TRY(group_hold(group, GROUP_NEXT, &group->next));
+    HTH_TRY(group_hold(group, HTH_TRAIN_GROUP_NEXT, &group->next));
     if (group->next >= 0) {
-        HTH_TRY(group_hold(group, GROUP_TURN, &group->turn));
+        HTH_TRY(group_hold(group, HTH_TRAIN_GROUP_TURN, &group->turn));
     }
     if (group->turn >= 0) {
-        group_hold_end(group, GROUP_NEXT, &group->next);
+        group_hold_end(group, HTH_TRAIN_GROUP_NEXT, &group->next);
     }
     return HTH_OK;
 }
 
 void hth_train_group_turn_over(hth_train_group *group)
 {
-    group_hold_end(group, GROUP_TURN, &group->turn);
+    group_hold_end(group, HTH_TRAIN_GROUP_TURN, &group->turn);
 }
 
 // ---- slices
@@ -238,7 +235,7 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     hth_group_turn turn = hth_group_begin(group->exchange, &group->round);
     group->since_ns = turn == HTH_GROUP_WAITS ? group->since_ns : hth_now_ns();
     if (turn != HTH_GROUP_LEADS) { // members are waited for, for long perhaps
-        group_hold_end(group, GROUP_NEXT, &group->next);
+        group_hold_end(group, HTH_TRAIN_GROUP_NEXT, &group->next);
     }
     switch (turn) {
     case HTH_GROUP_LEADS:

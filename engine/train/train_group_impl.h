@@ -47,6 +47,8 @@ static inline int64_t group_at(const hth_train_job *job, int64_t step)
 // With sync_bn members wait for each other in the middle of a pass, so two groups on the same
 // devices would do so crosswise: of all groups of this store one has its turn, for a round. Who
 // waits for it has the next one: a lead comes back at once, and would have every turn.
+#define HTH_TRAIN_GROUP_TURN "a round with sync-bn"
+#define HTH_TRAIN_GROUP_NEXT "the next round with sync-bn"
 // hth_train_group_turn takes it unless another one has it; hth_train_group_turn_over gives it back.
 hth_err hth_train_group_turn(hth_train_job *job);
 void hth_train_group_turn_over(hth_train_group *group);

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The turns of groups with sync-bn, seen in the store's holds. The test stands for the router: a
+// group of two members, each a request to an engine of its own.
+#include "engine/local/local.h"
+#include "engine/train/train_group_impl.h"
+#include "modelstore/hold.h"
+#include "tests/rig/train_job.h"
+
+#include "base/clock.h"
+
+#define LIMIT_NS 60000000000u
+
+typedef struct rig {
+    fixture f; // its engine is the lead's
+    hth_engine *other;
+    char *args;
+    int group;
+    call lead, member;
+} rig;
+
+static void until_held(const rig *r, const char *what, bool held)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    for (bool is = !held; is != held;) {
+        int fd;
+        hth_err err = hth_store_hold(r->f.store, what, true, &fd);
+        assert_true(err == HTH_OK || err == HTH_EBUSY);
+        hth_store_hold_end(r->f.store, what, fd);
+        is = err == HTH_EBUSY;
+        if (is != held && hth_real_ns() > until) {
+            fail_msg("'%s' is %s", what, is ? "held" : "not held");
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+static void engine_open(const char *device, hth_store *store, hth_engine **out)
+{
+    hth_engine_config config = {.device = device, .inner = true};
+    assert_ok(hth_local_open(&config, store, out));
+}
+
+static void member_start(rig *r, hth_engine *engine, int member, call *c)
+{
+    *c = (call){.r = {.command = HTH_COMMAND_TRAIN,
+                      .arguments = r->args,
+                      .member = 1 + member,
+                      .files = {r->group},
+                      .n_files = 1}};
+    call_start(engine, c);
+}
+
+static void rig_open(rig *r)
+{
+    char data[200];
+    double want[STEPS];
+    strcpy(r->f.dir, "/tmp/hearth-turn-XXXXXX");
+    assert_non_null(mkdtemp(r->f.dir));
+    assert_ok(hth_store_open(r->f.dir, true, false, &r->f.store));
+    engine_open("cpu:0,mem=128MiB,threads=1", r->f.store, &r->f.engine);
+    engine_open("cpu:1,mem=128MiB,threads=1", r->f.store, &r->other);
+    prepare(&r->f, &image_net, data);
+    json_t *args = arguments_of(&image_net, data,
+                                "{\"sync-bn\": true, \"members\": 2, \"on\": \"all\", "
+                                "\"epochs\": 100000}",
+                                want);
+    r->args = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    assert_ok(hth_group_make(2, &r->group));
+}
+
+static void rig_close(rig *r)
+{
+    r->lead.r.canceled = 1;
+    assert_int_equal(call_wait(&r->lead), HTH_ECANCELED);
+    hth_group_end(r->group, HTH_ECANCELED, "the job has ended");
+    close(r->group);
+    hth_engine_close(r->other);
+    fixture_close(&r->f);
+    free(r->args);
+}
+
+static void hold(const rig *r, const char *what, int *fd)
+{
+    assert_ok(hth_store_hold(r->f.store, what, true, fd));
+}
+
+// While another group has its turn, a lead has the next one only as long as all its members are
+// there: the other group may have the memory that a member waits for, and would wait in its turn.
+static void next_turn(void **state)
+{
+    rig r;
+    int turn;
+    hth_err err;
+    rig_open(&r);
+    hold(&r, HTH_TRAIN_GROUP_TURN, &turn);
+    member_start(&r, r.f.engine, 0, &r.lead);
+    member_start(&r, r.other, 1, &r.member);
+    for (int i = 0; i < 2; i++) {
+        until_held(&r, HTH_TRAIN_GROUP_NEXT, true);
+        r.member.r.canceled = 1;
+        assert_int_equal(call_wait(&r.member), HTH_ECANCELED);
+        until_held(&r, HTH_TRAIN_GROUP_NEXT, false);
+        member_start(&r, r.other, 1, &r.member);
+    }
+    until_held(&r, HTH_TRAIN_GROUP_NEXT, true);
+    hth_store_hold_end(r.f.store, HTH_TRAIN_GROUP_TURN, turn);
+    for (json_int_t step = 0; step < 3;) {
+        json_t *row = ask(&r.f, "job", "{\"job\": \"result\", \"points\": 1}", &err);
+        assert_ok(err);
+        step = json_integer_value(json_object_get(row, "step"));
+        json_decref(row);
+    }
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(next_turn)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
