@@ -6,9 +6,12 @@
 //
 //   join (who are you) -> [the lead's state] -> plan (its shards) -> buckets, end -> plan
 //
+// A parameter server's state goes to the others after the plan of the next round: who leaves
+// between two rounds says so there, and nobody waits for its state.
+//
 // A vector in which each rank has a row of its own, the others' being 0, is after the sum what all
 // ranks have said.
-#include "group/group_impl.h"
+#include "group/ranks_impl.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -20,73 +23,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RANKS_BREAK_NS 10000000000u // for which a round that may be certain is waited for
-
-typedef enum ranks_phase {
-    RANKS_JOINS,
-    RANKS_STATE, // the lead's state goes to the others
-    RANKS_GATHERS,
-    RANKS_WORKS, // a round
-    RANKS_OVER,
-} ranks_phase;
-
-// Rows of the vectors that are summed; all doubles, which hold integers below 2^53.
-typedef struct join_row {
-    double here, fingerprint_high, fingerprint_low, batch, steps, floats, state_bytes, at;
-} join_row;
-
-typedef struct end_row {
-    double weight, loss, sample_us, most, broken; // loss: weighted; most: 0, no limit is known
-} end_row;
-
-// What the lead says, and the others are sent.
-typedef struct ranks_plan {
-    int64_t step, stops; // stops: no round follows
-    int64_t shards[HTH_GROUP_MEMBERS];
-} ranks_plan;
-
-// The memory that the client sees: this, then a state, then what is summed.
-typedef struct ranks_memory {
-    join_row join[HTH_GROUP_MEMBERS];
-    end_row end[HTH_GROUP_MEMBERS];
-    ranks_plan plan;
-} ranks_memory;
-
-typedef struct ranks {
-    hth_group group; // first
-    int link, n;
-    ranks_memory *memory;
-    ranks_phase phase;
-    int64_t step;         // whole steps
-    uint64_t next, ask;   // next message's number; that of the phase's question
-    bool asked, answered; // .. there is one, and its answer
-    bool given;           // RANKS_STATE: the lead has written it
-    bool stopped;         // by the lead's plan
-    int64_t shards[HTH_GROUP_MEMBERS];
-    hth_group_seat seat[HTH_GROUP_MEMBERS];
-    // a round: its parts are the buckets, and the end
-    size_t n_parts, posted, n_done;
-    uint64_t first, began_ns; // number of the first part's message
-    bool *done;
-    bool passed, broken;
-    hth_err err; // why nothing more is exchanged
-    char why[EXCHANGE_WHY];
-} ranks;
-
-static ranks *ranks_of(hth_group *group)
-{
-    return (ranks *)(void *)group;
-}
-
-static int rank(const ranks *group)
-{
-    return group->group.spec.member;
-}
-
 // ---- what goes to the client
 
 // ranks_lost notes the first reason why nothing can be exchanged any more.
-static void ranks_lost(ranks *group, hth_err err)
+void ranks_lost(ranks *group, hth_err err)
 {
     if (group->err == HTH_OK) {
         group->err = err;
@@ -95,7 +35,7 @@ static void ranks_lost(ranks *group, hth_err err)
     }
 }
 
-static hth_err ranks_send(ranks *group, hth_sum_what what, const void *at, size_t count)
+hth_err ranks_send(ranks *group, hth_sum_what what, const void *at, size_t count)
 {
     hth_sum_message m = {.what = what,
                          .root = HTH_GROUP_LEAD,
@@ -121,32 +61,6 @@ static void ranks_ask(ranks *group, hth_sum_what what, const void *at, size_t co
     }
 }
 
-// ranks_post sends the parts of a round that are ready, in the order in which passes write them, so
-// that one that waits has none after it that could go.
-static void ranks_post(ranks *group)
-{
-    hth_group *g = &group->group;
-    hth_err err = HTH_OK;
-    while (group->posted + 1 < group->n_parts && err == HTH_OK) {
-        size_t bucket = group->posted, end = g->at[g->spec.n_slots];
-        size_t from = bucket * EXCHANGE_BUCKET;
-        size_t floats = end - from < EXCHANGE_BUCKET ? end - from : EXCHANGE_BUCKET;
-        if (g->left[bucket] > 0) {
-            break;
-        }
-        err = ranks_send(group, HTH_SUM_F32, g->area + from, floats);
-        group->posted += err == HTH_OK;
-    }
-    if (group->posted + 1 == group->n_parts && group->passed && err == HTH_OK) {
-        err = ranks_send(group, HTH_SUM_F64, group->memory->end,
-                         (size_t)group->n * sizeof(end_row) / sizeof(double));
-        group->posted += err == HTH_OK;
-    }
-    if (err != HTH_OK && err != HTH_EBUSY && err != HTH_ECANCELED) {
-        ranks_lost(group, err);
-    }
-}
-
 // ---- what comes from it
 
 static bool ranks_done(ranks *group, uint64_t id)
@@ -164,7 +78,7 @@ static bool ranks_done(ranks *group, uint64_t id)
     return true;
 }
 
-static void ranks_hear(ranks *group)
+void ranks_hear(ranks *group)
 {
     hth_sum_message m;
     hth_err err = HTH_OK;
@@ -175,15 +89,15 @@ static void ranks_hear(ranks *group)
         }
         if (err == HTH_OK && m.what == HTH_SUM_FAILED) {
             m.text[sizeof m.text - 1] = 0;
-            err = hth_fail(HTH_EIO, "rank %d of %d: %s", rank(group), group->n, m.text);
+            err = hth_fail(HTH_EIO, "rank %d of %d: %s", ranks_self(group), group->n, m.text);
         } else if (err == HTH_OK && (m.what != HTH_SUM_DONE || !ranks_done(group, m.id))) {
             err = hth_fail(HTH_ECORRUPT, "the client of rank %d answered what it was not asked",
-                           rank(group));
+                           ranks_self(group));
         } else if (err == HTH_ECANCELED) {
             err = hth_fail(HTH_EIO,
                            "rank %d of %d has lost the client that sums for it: with --resume the "
                            "job goes on from its checkpoint",
-                           rank(group), group->n);
+                           ranks_self(group), group->n);
         }
     }
     if (err != HTH_OK) {
@@ -243,15 +157,23 @@ static hth_err ranks_agree(ranks *group)
     return good ? HTH_OK : hth_fail(HTH_EINVAL, "rank 0 begins at step %g", lead->at);
 }
 
-static void ranks_next(ranks *group, ranks_phase phase)
+void ranks_next(ranks *group, ranks_phase phase)
 {
     group->phase = phase;
     group->asked = group->answered = false;
 }
 
+// ranks_stated: all have the lead's state. If its plan came before, that is what is next.
+static void ranks_stated(ranks *group)
+{
+    ranks_next(group, RANKS_GATHERS);
+    group->asked = group->answered = group->lacks;
+    group->lacks = false;
+}
+
 static hth_group_turn ranks_state(ranks *group, hth_group_round *round)
 {
-    bool lead = rank(group) == HTH_GROUP_LEAD;
+    bool lead = ranks_self(group) == HTH_GROUP_LEAD;
     round->step = group->step;
     if (lead && !group->given) {
         return HTH_GROUP_GIVES;
@@ -265,7 +187,7 @@ static hth_group_turn ranks_state(ranks *group, hth_group_round *round)
     if (!lead) {
         return HTH_GROUP_TAKES;
     }
-    ranks_next(group, RANKS_GATHERS);
+    ranks_stated(group);
     return HTH_GROUP_WAITS;
 }
 
@@ -284,7 +206,6 @@ static bool plan_good(const ranks *group, const ranks_plan *plan)
 // ranks_round begins the round that the lead has planned.
 static hth_group_turn ranks_round(ranks *group, hth_group_round *round)
 {
-    hth_group *g = &group->group;
     const ranks_plan plan = group->memory->plan;
     if (plan.stops) {
         group->stopped = true;
@@ -293,32 +214,28 @@ static hth_group_turn ranks_round(ranks *group, hth_group_round *round)
     }
     if (!plan_good(group, &plan)) {
         ranks_lost(group, hth_fail(HTH_ECORRUPT, "the shards that rank %d got make no sense",
-                                   rank(group)));
+                                   ranks_self(group)));
         return HTH_GROUP_OVER;
+    }
+    if (group->lacks) {
+        ranks_next(group, RANKS_STATE);
+        return ranks_state(group, round);
     }
     *round = (hth_group_round){.step = plan.step};
     memcpy(round->shards, plan.shards, sizeof round->shards);
     memcpy(group->shards, plan.shards, sizeof group->shards);
-    for (int i = 0; i < rank(group); i++) {
+    for (int i = 0; i < ranks_self(group); i++) {
         round->from += plan.shards[i];
     }
-    round->n = plan.shards[rank(group)];
-    ranks_next(group, RANKS_WORKS);
-    group_sum_begin(g);
-    group->n_parts = (group->n > 1 ? g->n_buckets : 0) + 1;
-    group->posted = group->n_done = 0;
-    group->first = group->next;
-    group->passed = group->broken = false;
-    group->began_ns = hth_now_ns();
-    memset(group->done, 0, group->n_parts * sizeof *group->done);
-    memset(group->memory->end, 0, sizeof group->memory->end);
+    round->n = plan.shards[ranks_self(group)];
+    ranks_round_begin(group);
     return HTH_GROUP_ROUND;
 }
 
 static hth_group_turn ranks_gather(ranks *group, hth_group_round *round)
 {
     round->step = group->step;
-    if (!group->asked && rank(group) == HTH_GROUP_LEAD) {
+    if (!group->asked && ranks_self(group) == HTH_GROUP_LEAD) {
         return HTH_GROUP_LEADS;
     }
     if (!group->asked) {
@@ -326,8 +243,6 @@ static hth_group_turn ranks_gather(ranks *group, hth_group_round *round)
     }
     return group->answered ? ranks_round(group, round) : HTH_GROUP_WAITS;
 }
-
-static hth_group_result ranks_look(hth_group *base);
 
 static hth_group_turn ranks_begin(hth_group *base, hth_group_round *round)
 {
@@ -370,7 +285,7 @@ static void ranks_gave(hth_group *base)
 
 static void ranks_took(hth_group *base)
 {
-    ranks_next(ranks_of(base), RANKS_GATHERS);
+    ranks_stated(ranks_of(base));
 }
 
 static hth_err ranks_over(hth_group *base)
@@ -404,178 +319,13 @@ static bool ranks_start(hth_group *base, const int64_t shards[HTH_GROUP_MEMBERS]
     return group->asked;
 }
 
-// ---- a round
-
-static bool ranks_alone(hth_group *base)
-{
-    return ranks_of(base)->n == 1;
-}
-
-static void ranks_weigh(hth_group *base, double weight)
-{
-    ranks *group = ranks_of(base);
-    group->memory->end[rank(group)].weight = weight;
-}
-
-// A slot is handed in times what it weighs; what all weigh is known in the end.
-static void ranks_ready(hth_group *base, int slot, const float *content)
-{
-    ranks *group = ranks_of(base);
-    size_t at = base->at[slot], n = base->spec.floats[slot], end = at + n;
-    float factor = (float)(base->spec.by_count[slot] ? (double)group->shards[rank(group)]
-                                                     : group->memory->end[rank(group)].weight);
-    for (size_t i = 0; i < n; i++) {
-        base->area[at + i] = factor * content[i];
-    }
-    for (size_t to; at < end; at = to) {
-        size_t bucket = at / EXCHANGE_BUCKET;
-        to = (bucket + 1) * EXCHANGE_BUCKET < end ? (bucket + 1) * EXCHANGE_BUCKET : end;
-        base->left[bucket] -= to - at;
-    }
-    ranks_post(group);
-}
-
-// ranks_nothing hands in zeros: the others' sums are theirs.
-static void ranks_nothing(ranks *group)
-{
-    hth_group *g = &group->group;
-    memset(g->area, 0, g->at[g->spec.n_slots] * sizeof *g->area);
-    memset(g->left, 0, g->n_buckets * sizeof *g->left);
-}
-
-static void ranks_passed(hth_group *base, double loss, double sample_us)
-{
-    ranks *group = ranks_of(base);
-    end_row *row = &group->memory->end[rank(group)];
-    hth_group_seat *seat = &group->seat[rank(group)];
-    if (group->shards[rank(group)] == 0) {
-        ranks_nothing(group);
-    }
-    row->loss = row->weight > 0 ? row->weight * loss : 0;
-    row->sample_us = sample_us > 0 ? sample_us : seat->sample_us;
-    row->most = seat->most < INT64_MAX ? (double)seat->most : 0;
-    group->passed = true;
-    ranks_post(group);
-}
-
-static void ranks_most(hth_group *base, int64_t most)
-{
-    ranks *group = ranks_of(base);
-    group->seat[rank(group)].most = most;
-    ranks_nothing(group);
-    group->memory->end[rank(group)] = (end_row){
-        .broken = 1, .most = (double)most, .sample_us = group->seat[rank(group)].sample_us};
-    group->passed = true;
-    ranks_post(group);
-}
-
-// Sums become means, by what all ranks weigh.
-static void ranks_scale(ranks *group, double weight)
-{
-    hth_group *g = &group->group;
-    double count = 0;
-    for (int i = 0; i < group->n; i++) {
-        count += (double)group->shards[i];
-    }
-    for (int i = 0; i < g->spec.n_slots && group->n > 1; i++) {
-        double by = g->spec.by_count[i] ? count : weight;
-        float factor = by > 0 ? (float)(1 / by) : 0;
-        float *sum = g->area + g->at[i];
-        for (size_t k = 0; k < g->spec.floats[i]; k++) {
-            sum[k] *= factor;
-        }
-    }
-}
-
-// ranks_end reads what all ranks have said in the end; false: one of them could not take its shard.
-static bool ranks_end(ranks *group)
-{
-    double weight = 0, loss = 0;
-    bool whole = true;
-    for (int i = 0; i < group->n; i++) {
-        const end_row *row = &group->memory->end[i];
-        hth_group_seat *seat = &group->seat[i];
-        seat->sample_us = row->sample_us > 0 ? row->sample_us : seat->sample_us;
-        seat->most = row->most >= 1 && row->most < 1e15 ? (int64_t)row->most : seat->most;
-        whole = whole && row->broken == 0;
-        weight += row->weight;
-        loss += row->loss;
-    }
-    if (whole) {
-        ranks_scale(group, weight);
-        group->group.losses[group->step] = (group_loss){
-            weight > 0 ? loss / weight : 0, (double)(hth_now_ns() - group->began_ns) / 1e6};
-        group->step++;
-    }
-    return whole;
-}
-
-static hth_group_result ranks_look(hth_group *base)
-{
-    ranks *group = ranks_of(base);
-    ranks_hear(group);
-    if (group->phase != RANKS_WORKS || group->broken) {
-        return HTH_GROUP_BROKEN;
-    }
-    ranks_post(group);
-    if (group->n_done < group->n_parts) {
-        return group->phase == RANKS_WORKS ? HTH_GROUP_SUMMING : HTH_GROUP_BROKEN;
-    }
-    ranks_next(group, RANKS_GATHERS);
-    return ranks_end(group) ? HTH_GROUP_SUMMED : HTH_GROUP_BROKEN;
-}
-
-static void ranks_advance(hth_group *base)
-{
-    ranks *group = ranks_of(base);
-    ranks_hear(group);
-    if (group->phase == RANKS_WORKS) {
-        ranks_post(group);
-    }
-}
-
-static const float *ranks_summed(const hth_group *base, int slot)
-{
-    return base->area + base->at[slot];
-}
-
-static double ranks_loss(const hth_group *base, int64_t step, double *ms)
-{
-    *ms = base->losses[step].ms;
-    return base->losses[step].loss;
-}
-
-static void ranks_wait(hth_group *base, uint64_t ns);
-
-// A rank breaks a round only to leave. If the others may have all that they need, the step may be
-// certain: that is waited for. Otherwise they have not, and go no further.
-static void ranks_break(hth_group *base)
-{
-    ranks *group = ranks_of(base);
-    uint64_t until_ns = hth_now_ns() + RANKS_BREAK_NS;
-    while (group->phase == RANKS_WORKS && group->posted == group->n_parts &&
-           group->n_done < group->n_parts && hth_now_ns() < until_ns) {
-        ranks_wait(base, 1000000);
-        ranks_hear(group);
-    }
-    group->broken = group->phase == RANKS_WORKS && group->n_done < group->n_parts;
-}
-
-static void ranks_wait(hth_group *base, uint64_t ns)
-{
-    ranks *group = ranks_of(base);
-    if (group->err == HTH_OK) {
-        hth_sum_link_wait(group->link, ns);
-    }
-}
-
 // ---- lifetime
 
 // ranks_bye tells the client that its part is over, and where this is the lead, that of all: the
 // others find so in the plan that they wait for.
 static void ranks_bye(ranks *group)
 {
-    bool lead = rank(group) == HTH_GROUP_LEAD;
+    bool lead = ranks_self(group) == HTH_GROUP_LEAD;
     if (lead && group->phase == RANKS_GATHERS && !group->asked) {
         group->memory->plan = (ranks_plan){.step = group->step, .stops = 1};
         ranks_ask(group, HTH_SUM_BROADCAST, &group->memory->plan, sizeof(ranks_plan));

@@ -37,7 +37,9 @@ typedef struct rank_state {
     hth_group *group;
     bool at_work, over;
     hth_group_round round;
+    bool follows;             // a parameter server, whose state it takes
     int64_t at, made, broken; // whole steps of its state; steps made here
+    int64_t taken;            // states
     float learned[SLOTS];     // the last sums: the first float of each slot
     hth_err end;
     char why[200];
@@ -188,7 +190,7 @@ static void rank_look(rank_state *rank)
         rank->learned[k] = hth_group_summed(rank->group, k)[slot_floats[k] - 1];
     }
     rank->made += result == HTH_GROUP_SUMMED;
-    rank->at += result == HTH_GROUP_SUMMED;
+    rank->at += result == HTH_GROUP_SUMMED && !rank->follows;
 }
 
 // rank_move does what can be done now. `shards`: the lead's.
@@ -224,6 +226,7 @@ static void rank_move(rank_state *rank, const int64_t *shards, int64_t most)
         memcpy(&rank->at, hth_group_state(rank->group), sizeof rank->at);
         assert_int_equal(rank->at, rank->round.step);
         hth_group_took(rank->group);
+        rank->taken++;
         break;
     case HTH_GROUP_OVER:
         rank->over = true;
@@ -253,13 +256,14 @@ static hth_err net_join(net *net, int i, const hth_group_spec *spec)
     HTH_TRY(hth_sum_link_make(&engine, &net->client[i].fd));
     hth_err err = hth_group_join_ranks(engine, net->n, spec, &net->rank[i].group);
     net->rank[i].at = spec->at;
+    net->rank[i].follows = spec->server && i > 0;
     if (err != HTH_OK) {
         close(engine);
     }
     return err;
 }
 
-static void net_open(net *net, int n)
+static void net_open_as(net *net, int n, bool server)
 {
     memset(net, 0, sizeof *net);
     net->n = n;
@@ -268,8 +272,14 @@ static void net_open(net *net, int n)
     }
     for (int i = 0; i < n; i++) {
         hth_group_spec spec = spec_of(i);
+        spec.server = server;
         assert_ok(net_join(net, i, &spec));
     }
+}
+
+static void net_open(net *net, int n)
+{
+    net_open_as(net, n, false);
 }
 
 static void net_close(net *net)
@@ -386,6 +396,38 @@ static void the_lead_s_state_counts(void **state)
     assert_int_equal(net.rank[1].made, 2);
     net_close(&net);
     (void)state;
+}
+
+// A parameter server's update goes to the others before the next round, but after the last one: who
+// leaves then says so in their place.
+static void a_server_s_state_goes_to_the_others(void **state)
+{
+    net net;
+    for (int n = 1; n <= RANKS; n++) {
+        net_open_as(&net, n, true);
+        net.backwards = n == 3;
+        net_run(&net, (const int64_t[HTH_GROUP_MEMBERS]){BATCH - n + 1, n > 1, n > 2});
+        for (int i = 0; i < n; i++) {
+            assert_true(net.rank[i].over);
+            assert_int_equal(net.rank[i].end, HTH_OK);
+            assert_int_equal(net.rank[i].made, STEPS);
+            assert_int_equal(net.rank[i].taken, i > 0 ? STEPS - 1 : 0);
+            assert_int_equal(net.rank[i].at, i > 0 ? STEPS - 1 : STEPS);
+            assert_true(net.client[i].bye && net.client[i].all);
+        }
+        net_close(&net);
+    }
+    net_open_as(&net, 2, true);
+    while (net.rank[0].made < 2) {
+        net_turn(&net, (const int64_t[HTH_GROUP_MEMBERS]){20, 4}, NULL);
+    }
+    hth_group_leave(net.rank[0].group);
+    net.rank[0].group = NULL;
+    net.rank[0].over = true;
+    net_run(&net, NULL);
+    assert_int_equal(net.rank[1].end, HTH_ECANCELED);
+    assert_non_null(strstr(net.rank[1].why, "rank 0 has ended the job after step 2"));
+    net_close(&net);
 }
 
 static void ranks_that_differ_are_refused(void **state)
@@ -641,6 +683,7 @@ int main(void)
         cmocka_unit_test(sums_begin_before_the_pass_has_ended),
         cmocka_unit_test(the_loss_is_the_whole_batch_s),
         cmocka_unit_test(the_lead_s_state_counts),
+        cmocka_unit_test(a_server_s_state_goes_to_the_others),
         cmocka_unit_test(ranks_that_differ_are_refused),
         cmocka_unit_test(a_rank_that_is_there_twice_is_refused),
         cmocka_unit_test(a_rank_that_has_no_room_breaks_the_round),

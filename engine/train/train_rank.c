@@ -26,9 +26,8 @@ hth_err hth_train_rank_open(hth_train_job *job)
                         "it, with any number of ranks",
                         rank->rank, rank->ranks);
     }
-    if (job->spec.server || job->spec.sync_bn) {
-        return hth_fail(HTH_EINVAL, "--%s is for the devices of one server, not for ranks",
-                        job->spec.server ? "reduce ps" : "sync-bn");
+    if (job->spec.sync_bn) {
+        return hth_fail(HTH_EINVAL, "--sync-bn is for the devices of one server, not for ranks");
     }
     return rank->descriptor >= 0 && rank->descriptor < job->r->n_files &&
                    job->r->member == 1 + rank->rank

@@ -186,6 +186,16 @@ class Exchanges(Servers):
         np.testing.assert_array_equal(ended[0].losses, ended[1].losses)
         self.assertEqual(ended[0].summary['shards'], shards)
 
+    def test_a_parameter_server(self):
+        for shards in [[0, 10, 6], [20, 3, 13]], [[0, 10, 4, 2], [20, 3, 5, 8]]:
+            n = len(shards[0]) - 1
+            ended = [self.ranks(n, save_as=f'{reduce}{n}', shards=shards, optimizer='adam', reduce=reduce) for reduce in ('all', 'ps')]
+            for e in ended:
+                self.assertIsInstance(e[0], hearth.Trained, e)
+                self.assertEqual(e[1:], [None] * (n - 1))
+            self.assertEqual(len(ended[1][0].losses), STEPS)
+            np.testing.assert_array_equal(ended[1][0].losses, ended[0][0].losses)
+
     def test_two_ranks_of_one_server(self):
         ended = self.ranks(2, on=[2, 2], save_as='same')
         self.assertIsNone(ended[1])
@@ -303,9 +313,8 @@ class Exchanges(Servers):
         with hearth.Client(self.url(0)) as h, Sums(1).exchange(0) as x:
             with self.assertRaisesRegex(hearth.InvalidArgument, "kind 'kmeans' can be no rank"):
                 h.query('train', kind='kmeans', k=2, data=self.data, save_as='points', exchange=x.argument)
-        for option in ({'reduce': 'ps'}, {'sync_bn': True}):
-            ended = self.ranks(2, save_as='one-server', **option)
-            self.assertTrue(any('is for the devices of one server, not for ranks' in str(e) for e in ended), ended)
+        ended = self.ranks(2, save_as='one-server', sync_bn=True)
+        self.assertTrue(any('is for the devices of one server, not for ranks' in str(e) for e in ended), ended)
         for rank, ranks in ((2, 2), (-1, 2), (0, 0), (0, 17)):
             with self.assertRaises(hearth.InvalidArgument):
                 hearth.Exchange(rank, ranks, None, None)
