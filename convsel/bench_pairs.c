@@ -238,22 +238,33 @@ static hth_err unit_time(const pair_unit *unit, double *us)
     return HTH_OK;
 }
 
-// How often the operators of a class run in each of its units.
-static hth_err unit_repeat(pair_unit units[PAIR_UNITS])
+// unit_try times a run of each of a class's units; the first run of each does not count.
+static hth_err unit_try(const pair_unit units[PAIR_UNITS], double us[HTH_PAIR_TRIES])
 {
-    double us;
-    int runs = 1;
     for (int k = 0; k < PAIR_UNITS; k++) {
-        HTH_TRY(unit_run(&units[k])); // the first run of each
+        HTH_TRY(unit_run(&units[k]));
     }
-    HTH_TRY(unit_time(&units[PAIR_BOTH], &us));
-    while (runs < PAIR_RUNS && runs * us < PAIR_US) {
-        runs++;
-    }
-    for (int k = 0; k < PAIR_UNITS; k++) {
-        units[k].runs = runs;
+    for (int i = 0; i < HTH_PAIR_TRIES; i++) {
+        HTH_TRY(unit_time(&units[PAIR_BOTH], &us[i]));
     }
     return HTH_OK;
+}
+
+void hth_pairs_runs(const bool there[HTH_PAIR_CLASSES], double us[][HTH_PAIR_TRIES],
+                    int runs[HTH_PAIR_CLASSES])
+{
+    double least[HTH_PAIR_CLASSES], longest = PAIR_US;
+    for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
+        least[c] = us[c][0];
+        for (int i = 1; i < HTH_PAIR_TRIES; i++) {
+            least[c] = us[c][i] < least[c] ? us[c][i] : least[c];
+        }
+        longest = there[c] && least[c] > longest ? least[c] : longest;
+    }
+    for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
+        double n = least[c] > 0 ? longest / least[c] + 0.5 : PAIR_RUNS;
+        runs[c] = n < PAIR_RUNS ? (int)n : PAIR_RUNS;
+    }
 }
 
 // ---- the other thread
@@ -376,6 +387,8 @@ static hth_err pairs_run(pair_bench *bench, hth_pairs *pairs)
 
 static hth_err pairs_open(pair_bench *bench, const hth_device *device, const hth_pairs *pairs)
 {
+    double us[HTH_PAIR_CLASSES][HTH_PAIR_TRIES] = {{0}};
+    int runs[HTH_PAIR_CLASSES];
     for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
         for (int k = 0; k < PAIR_UNITS && pairs->there[c]; k++) {
             pair_unit *unit = &bench->unit[c][k];
@@ -383,7 +396,13 @@ static hth_err pairs_open(pair_bench *bench, const hth_device *device, const hth
             unit->device.props.n_threads = k == PAIR_BOTH ? 2 : 1;
             HTH_TRY(unit_open(bench, pairs, (hth_pair_class)c, unit));
         }
-        HTH_TRY(pairs->there[c] ? unit_repeat(bench->unit[c]) : HTH_OK);
+        HTH_TRY(pairs->there[c] ? unit_try(bench->unit[c], us[c]) : HTH_OK);
+    }
+    hth_pairs_runs(pairs->there, us, runs);
+    for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
+        for (int k = 0; k < PAIR_UNITS; k++) {
+            bench->unit[c][k].runs = runs[c];
+        }
     }
     return HTH_OK;
 }
@@ -434,7 +453,7 @@ static void pairs_key(const hth_device *device, const hth_graph *graph, const ht
         }
         hash = pairs_hash("|", pairs_hash(text, hash));
     }
-    snprintf(key, HTH_CONVSEL_KEY, "pairs1 %016" PRIx64 " | %s", hash, device->props.fingerprint);
+    snprintf(key, HTH_CONVSEL_KEY, "pairs2 %016" PRIx64 " | %s", hash, device->props.fingerprint);
 }
 
 #define PAIRS_TEXT 2048

@@ -125,6 +125,35 @@ static void test_factor(void **state)
     assert_string_equal(hth_pair_class_name(HTH_PAIR_ELEMENTWISE), "element-wise");
 }
 
+// All works take about as long as the longest, whatever another program did to a single run.
+static void test_runs(void **state)
+{
+    bool there[HTH_PAIR_CLASSES] = {false};
+    double us[HTH_PAIR_CLASSES][HTH_PAIR_TRIES];
+    int runs[HTH_PAIR_CLASSES];
+    for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
+        for (int i = 0; i < HTH_PAIR_TRIES; i++) {
+            us[c][i] = i == c % HTH_PAIR_TRIES ? 100 : 9000;
+        }
+    }
+    there[HTH_PAIR_NORM] = there[HTH_PAIR_COPY] = true;
+    hth_pairs_runs(there, us, runs);
+    assert_int_equal(runs[HTH_PAIR_NORM], 40); // 4 ms at least
+    assert_int_equal(runs[HTH_PAIR_COPY], 40);
+    for (int i = 0; i < HTH_PAIR_TRIES; i++) {
+        us[HTH_PAIR_PRODUCT][i] = 28000;
+    }
+    hth_pairs_runs(there, us, runs);
+    assert_int_equal(runs[HTH_PAIR_NORM], 40); // there is no product
+    there[HTH_PAIR_PRODUCT] = true;
+    hth_pairs_runs(there, us, runs);
+    assert_int_equal(runs[HTH_PAIR_PRODUCT], 1);
+    assert_int_equal(runs[HTH_PAIR_NORM], 280);
+    us[HTH_PAIR_NORM][0] = 0; // too short for the clock
+    hth_pairs_runs(there, us, runs);
+    assert_in_range(runs[HTH_PAIR_NORM], 281, 1000000);
+}
+
 static void test_refused(void **state)
 {
     fixture f;
@@ -150,9 +179,11 @@ static void test_no_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measured_and_remembered),
-        cmocka_unit_test(test_disturbed_is_not_remembered), cmocka_unit_test(test_factor),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_no_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_and_remembered),
+                                       cmocka_unit_test(test_disturbed_is_not_remembered),
+                                       cmocka_unit_test(test_factor),
+                                       cmocka_unit_test(test_runs),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,9 @@
 // The operator execution factor of two works is OEF(i, j) = (Ti + Tj - Pij) / min(Ti, Tj): T is a
 // work's time on two threads, P the time until both have ended that began together on one thread
 // each. 0: nothing is gained; 1: the shorter one costs nothing. A class is represented by the
-// largest operator of the graph that belongs to it, repeated until it takes some milliseconds:
-// otherwise the longer of two works would hide the shorter one, whatever they are. Times are
-// lower quartiles of runs in turns, because other programs only ever add to a run.
+// largest operator of the graph that belongs to it, repeated until it takes as long as the longest
+// of them: of two unequal works one thread waits in the end, whatever they are. Times are lower
+// quartiles of runs in turns, because other programs only ever add to a run.
 #ifndef HTH_CONVSEL_PAIRS_H
 #define HTH_CONVSEL_PAIRS_H
 
@@ -43,6 +43,11 @@ typedef struct hth_pairs {
 const char *hth_pair_class_name(hth_pair_class which);
 // hth_pair_class_of returns an operator's class, HTH_PAIR_CLASSES: it has none.
 hth_pair_class hth_pair_class_of(hth_op op);
+// hth_pairs_runs stores how often each class's work is run, from the times of single runs: about as
+// long as the longest of all, some milliseconds at least. The least of a class's times counts.
+#define HTH_PAIR_TRIES 5
+void hth_pairs_runs(const bool there[HTH_PAIR_CLASSES], double us[][HTH_PAIR_TRIES],
+                    int runs[HTH_PAIR_CLASSES]);
 double hth_pairs_oef(const hth_pairs *pairs, hth_pair_class a, hth_pair_class b);
 // hth_pairs_measure measures the classes of `graph` on `device`, or reads from `cache` (NULL: there
 // is none) what was measured before and not disturbed, unless `again`. Takes some seconds, on the
