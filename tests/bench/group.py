@@ -56,10 +56,12 @@ def dataset(path, name, samples):
 class Server:
     def __init__(self, build, folder, second=''):
         self.build, self.folder = build, folder
-        self.process = subprocess.Popen(
-            [build + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--device', 'cpu:0,mem=8GiB,threads=1',
-             '--device', 'cpu:1,mem=8GiB,threads=1' + second], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([build + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', *self.devices(second)],
+                                        stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
+
+    def devices(self, second):
+        return ['--device', 'cpu:0,mem=8GiB,threads=1', '--device', 'cpu:1,mem=8GiB,threads=1' + second]
 
     def hearth(self, *args):
         done = subprocess.run([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json', *args], capture_output=True, text=True,

@@ -24,13 +24,13 @@ def double_conv(i, o):
 class UNet(nn.Module):
     """Ronneberger et al. 2015 with padding and batch norm: 64 to 1024 channels, two classes."""
 
-    def __init__(self):
+    def __init__(self, width=64):
         super().__init__()
-        w = [64, 128, 256, 512, 1024]
+        w = [width << i for i in range(5)]
         self.down = nn.ModuleList([double_conv(i, o) for i, o in zip([3] + w, w)])
         self.up = nn.ModuleList([nn.ConvTranspose2d(i, o, 2, 2) for i, o in zip(w[:0:-1], w[-2::-1])])
         self.join = nn.ModuleList([double_conv(i, o) for i, o in zip(w[:0:-1], w[-2::-1])])
-        self.head = nn.Conv2d(64, 2, 1)
+        self.head = nn.Conv2d(width, 2, 1)
 
     def forward(self, x):
         skip = []
@@ -47,12 +47,12 @@ class UNet(nn.Module):
 class Encoder(nn.Module):
     """Twelve transformer encoder layers, 768 wide, 12 heads, over 128 tokens."""
 
-    def __init__(self):
+    def __init__(self, layers=12, width=768, heads=12, vocabulary=30522, tokens=128):
         super().__init__()
-        self.token = nn.Embedding(30522, 768)
-        self.place = nn.Parameter(torch.randn(1, 128, 768) * 0.02)
-        layer = nn.TransformerEncoderLayer(768, 12, 3072, 0.0, 'gelu', batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        self.token = nn.Embedding(vocabulary, width)
+        self.place = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, 'gelu', batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         for p in self.layers.parameters():  # the constructor makes 12 copies of one layer
             if p.dim() > 1:
                 nn.init.xavier_uniform_(p)
