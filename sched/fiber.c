@@ -40,9 +40,9 @@ struct hth_fiber {
     char detail[1024]; // .. and its sentence
 };
 
-// The thread sanitizer notes where a function begins and ends: for the side that it began on and the
-// one that it ends on. In a function that changes sides, or never ends, the two do not match, and a
-// side that is begun a thousand times seems to be a thousand calls deep.
+// The thread sanitizer notes where a function begins and ends: for the side that it began on and
+// the one that it ends on. In a function that changes sides, or never ends, the two do not match,
+// and a side that is begun a thousand times seems to be a thousand calls deep.
 #define CHANGES_SIDES __attribute__((no_sanitize("thread")))
 
 CHANGES_SIDES static void side_leave(side *from, side *to, bool for_good)

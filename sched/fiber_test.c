@@ -56,8 +56,8 @@ static void test_turns(void **state)
 
 #define OFTEN 100000
 
-// No run leaves anything, of what a sanitizer keeps either: the thread sanitizer has room for 65,536
-// calls in each other.
+// No run leaves anything, of what a sanitizer keeps either: the thread sanitizer has room for
+// 65,536 calls in each other.
 static void test_often(void **state)
 {
     count c = {.from = 1, .n = 0};
