@@ -203,7 +203,8 @@ static void bound_fini(hth_bound *bound)
                    bound->us_sum,     bound->mean_in,     bound->mean_out,
                    bound->mean_us,    bound->mean_again,  bound->way_apart,
                    bound->apart_cost, bound->apart_first, bound->apart_interval,
-                   bound->apart_at,   bound->apart_head,  bound->apart_next};
+                   bound->apart_at,   bound->apart_head,  bound->apart_next,
+                   bound->rerun};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -217,6 +218,7 @@ static hth_err bound_init(hth_bound *bound, const hth_step *step, uint64_t budge
                          .budget = (double)budget + 1,
                          .fixed = hth_calloc(ns, sizeof(double)),
                          .fast_us = hth_calloc(ns, sizeof(double)),
+                         .rerun = hth_calloc(ns, sizeof(double)),
                          .last_use = hth_calloc(nt, sizeof(int)),
                          .n_made = hth_calloc(ns, sizeof(int)),
                          .dead_of = hth_calloc(ng, sizeof(int)),
@@ -253,7 +255,7 @@ static hth_err bound_init(hth_bound *bound, const hth_step *step, uint64_t budge
         !bound->choice || !bound->use || !bound->over || !bound->us || !bound->us_sum ||
         !bound->mean_in || !bound->mean_out || !bound->mean_us || !bound->mean_again ||
         !bound->way_apart || !bound->apart_cost || !bound->apart_first || !bound->apart_interval ||
-        !bound->apart_at || !bound->apart_head || !bound->apart_next) {
+        !bound->apart_at || !bound->apart_head || !bound->apart_next || !bound->rerun) {
         return hth_no_memory("bounding a step of %d nodes", step->n_stages);
     }
     return hth_bound_facts(bound);

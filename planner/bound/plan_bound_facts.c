@@ -145,6 +145,53 @@ static void facts_tie(hth_bound *bound, int t)
     }
 }
 
+static bool facts_taken(const hth_step *step, int v, int u)
+{
+    const hth_plan_node *n = &step->p->nodes[v];
+    bool taken = false;
+    for (int k = 0; k < n->n_outputs; k++) {
+        taken = taken || step->pair[n->outputs[k]] == u;
+    }
+    return taken;
+}
+
+// Whether fixed[s] has tensor x.
+static bool facts_there(const hth_bound *bound, int x, int s)
+{
+    const hth_step *m = bound->m;
+    bool there = s <= bound->last_use[x] || !m->arena[x] || m->p->tensors[x].cls == HTH_MEM_OUTPUT;
+    for (int g = m->interval_start[x]; g < m->interval_start[x + 1]; g++) {
+        const hth_interval *interval = &m->interval[g];
+        bool inside = interval->cyclic ? s < interval->q || s > interval->p
+                                       : s > interval->p && s < interval->q;
+        there = there && !(inside && hth_bound_counts(m, interval));
+    }
+    return there;
+}
+
+// facts_reads sums what a recompute of v reads, but what it takes over; s: .. that fixed[s] has
+// not, -1: all.
+static double facts_reads(const hth_bound *bound, int v, int s)
+{
+    const hth_plan_node *n = &bound->m->p->nodes[v];
+    double sum = 0;
+    for (int j = 0; j < n->n_inputs; j++) {
+        int x = n->inputs[j];
+        bool seen = facts_taken(bound->m, v, x) || (s >= 0 && facts_there(bound, x, s));
+        for (int i = 0; i < j; i++) {
+            seen = seen || n->inputs[i] == x;
+        }
+        sum += seen ? 0 : hth_bound_bytes(bound, x);
+    }
+    return sum;
+}
+
+bool hth_bound_reruns(const hth_bound *bound, int v, int s, double own)
+{
+    return bound->crest + bound->rerun[v] + own <= BOUND_ROOM ||
+           hth_bound_room(bound, s, own + facts_reads(bound, v, s));
+}
+
 // How many recomputes could read tensor u in one stage.
 static int facts_readers(const hth_step *step, int u)
 {
@@ -188,10 +235,7 @@ static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double s
         int u = m->p->nodes[v].inputs[j], at = bound->n_dead++, w = m->p->tensors[u].producer,
             reads;
         double part = 1.0 / facts_readers(m, u);
-        bool taken = false;
-        for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
-            taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
-        }
+        bool taken = facts_taken(m, v, u);
         int leave = facts_fits_all(bound, u) ? m->n_stages : p + 1;
         while (leave < m->n_stages && facts_fits(bound, u, leave)) {
             leave++;
@@ -228,6 +272,9 @@ hth_err hth_bound_facts(hth_bound *bound)
         bound->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
     }
     facts_stages(bound);
+    for (int s = 0; s < m->n_stages; s++) {
+        bound->rerun[s] = facts_reads(bound, s, -1);
+    }
     for (int g = 0; g < m->n_intervals; g++) {
         const hth_interval *interval = &m->interval[g];
         int v = m->p->tensors[interval->tensor].producer;

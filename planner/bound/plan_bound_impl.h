@@ -86,6 +86,7 @@ typedef struct hth_bound {
     double *fixed;   // per stage: bytes that are there in every plan, / budget
     double crest;    // the largest of them with the smallest workspace
     double *fast_us; // per stage: its fastest algorithm that can ever fit
+    double *rerun;   // per stage: what a recompute of it reads, but what it takes over, / budget
     int *last_use;   // per tensor, -1: none
     int *n_made;     // per stage: outputs that live in the arena
     int *leave,
@@ -142,6 +143,9 @@ static inline bool hth_bound_room(const hth_bound *bound, int s, double bytes)
 {
     return bound->fixed[s] + bytes <= BOUND_ROOM;
 }
+// hth_bound_reruns says whether node v may find room to be computed again in stage s besides what
+// is there in every plan, what it reads, and `own` bytes (/ budget) of its result.
+bool hth_bound_reruns(const hth_bound *bound, int v, int s, double own);
 // hth_bound_between adds to a difference array over the stages inside interval.
 void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
                        double add);

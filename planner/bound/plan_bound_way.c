@@ -78,7 +78,8 @@ hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
     if (best.us <= 0) {
         return best;
     }
-    if (m->p->nodes[w].recomputable) {
+    double own = dead->taken ? 0 : bytes; // else it is another's that is counted
+    if (m->p->nodes[w].recomputable && hth_bound_reruns(bound, w, s, own)) {
         double again = bound->share[s] * bound->fast_us[w] * dead->share / bound->n_made[w];
         again += again < best.us ? way_dead(bound, dead->reads, s) : 0;
         best = again < best.us ? (hth_had){again, HTH_INTERVAL_RECOMPUTE, 0, 0} : best;
@@ -112,7 +113,7 @@ static double way_again(const hth_bound *bound, int g, int come, double limit, i
     int v = bound->m->p->tensors[interval->tensor].producer, q = interval->q, k = bound->n_dips;
     double us = bound->fast_us[v] / bound->n_made[v],
            bytes = hth_bound_bytes(bound, interval->tensor);
-    double best = bound->share[q] * us;
+    double best = hth_bound_reruns(bound, v, q, 0) ? bound->share[q] * us : INFINITY;
     best += best < limit ? way_dead(bound, bound->dead_of[g], q) : 0;
     *stage = q;
     while (k > 0 && bound->dip[k - 1] >= q) {
@@ -125,6 +126,7 @@ static double way_again(const hth_bound *bound, int g, int come, double limit, i
         if (residency >= fmin(best, limit)) {
             break;
         }
+        cost += hth_bound_reruns(bound, v, s, bytes) ? 0 : INFINITY;
         cost += cost < best ? way_dead(bound, bound->dead_of[g], s) : 0;
         if (cost < best) {
             best = cost;
