@@ -27,7 +27,7 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
             -lseccomp -lpng -ljpeg -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
 LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
-            planner planner/bound planner/exact memmgr runtime $(addprefix runtime/,compile tenants content) \
+            planner planner/bound planner/exact planner/search memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train query process router) $(addprefix engine/train/,checkpoint data kmeans queue) \
             client $(addprefix client/,data content jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)

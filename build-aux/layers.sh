@@ -49,7 +49,9 @@ room kernels/dnnl $below_kernels kernels/cpu
 room kernels/cuda $below_kernels device/cuda
 room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda
 room convsel base graph graph/passes graph/autodiff device device/cpu kernels kernels/cpu/cpu.h kernels/ref/ref_window.h
-for d in planner planner/bound planner/exact; do room $d base convsel/choice.h planner planner/bound planner/exact; done
+for d in planner planner/bound planner/exact planner/search; do
+    room $d base convsel/choice.h planner planner/bound planner/exact planner/search
+done
 room memmgr $base graph device kernels convsel planner
 room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h client/atomic_file.h runtime/content/dataset_index.h runtime/content/dataset_own.h runtime/content/alias.h
 room runtime/compile $below_runtime runtime runtime/tenants

@@ -85,6 +85,7 @@ typedef struct hth_plan {
     char policy[24];
     uint64_t seed;
     double plan_ms;
+    bool stopped;             // the clock ended the search, not its work (plan_work.h)
     uint64_t arena_bytes;     // everything in the arena: activations, workspaces, streamed weights
     uint64_t resident_bytes;  // weights that stay for the whole run (kept by residency, shared
                               // between plans)

@@ -9,6 +9,7 @@
 // their lengths. Where these would be too long there is one placement (plan_address_stream.c). The
 // search is limited by the neighbours that it looks at, so it is deterministic.
 #include "planner/plan_address_impl.h"
+#include "planner/plan_work.h"
 
 #include "base/alloc.h"
 
@@ -266,6 +267,7 @@ static hth_err address_search(hth_address *address, int effort)
         }
         hth_address_pass(address, pass % 2 != 0);
     }
+    hth_plan_work_add(HTH_WORK_VISIT, address->visits + 2 * (int64_t)address->start[address->n]);
     if (effort > 1 && address->visits > address->most / 2) {
         address->most = address->visits + address->most / 2;
     }

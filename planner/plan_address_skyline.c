@@ -10,6 +10,7 @@
 // Small rectangles take no part: they find their places in what is lost. Stages between which no
 // other rectangle begins or ends are one section.
 #include "planner/plan_address_impl.h"
+#include "planner/plan_work.h"
 
 #include "base/alloc.h"
 
@@ -271,11 +272,13 @@ hth_err hth_address_skyline(hth_address *address)
     int *mark = hth_calloc(ns, sizeof(int));
     const hth_rect **small = hth_calloc(n, sizeof *small);
     hth_err err = HTH_OK;
+    int64_t from = address->visits;
     if (x.r && x.start && x.of && x.large && x.full && x.sky && x.left && mark && small) {
         skyline_search(&x, mark, small);
     } else {
         err = hth_no_memory("placing %d buffers", address->n);
     }
+    hth_plan_work_add(HTH_WORK_SKYLINE, address->visits - from);
     hth_free(x.r);
     hth_free(x.start);
     hth_free(x.of);

@@ -119,6 +119,7 @@ void hth_decode_time(hth_decoder *decoder, hth_outcome *out)
 {
     const hth_step *m = decoder->m;
     double end = 0, in = 0, away = 0, compute = 0, link = 0;
+    hth_plan_work_add(HTH_WORK_TIME, m->n_stages + decoder->n_off);
     time_lists(decoder);
     for (int k = 0; k < decoder->n_off; k++) {
         decoder->host_us[m->interval[decoder->off[k]].tensor] = 0;
@@ -161,6 +162,8 @@ void hth_decode_time(hth_decoder *decoder, hth_outcome *out)
 // One round of putting copies and algorithms in place; false: given up.
 static bool fit_round(hth_decoder *decoder, bool waits, bool all, double limit_us, hth_outcome *out)
 {
+    hth_plan_work_add(HTH_WORK_STAGE, decoder->m->n_stages);
+    hth_plan_work_add(HTH_WORK_COPY, decoder->n_off + decoder->n_runs);
     decode_estimate(decoder, waits);
     decoder->hurried = false;
     decode_saves(decoder);

@@ -17,6 +17,7 @@
 #define HTH_PLANNER_PLAN_DECODE_H
 
 #include "planner/plan_step.h"
+#include "planner/plan_work.h"
 
 // What a decode found, besides the modes.
 typedef struct hth_outcome {

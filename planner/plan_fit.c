@@ -96,6 +96,7 @@ static void fit_repair(hth_decoder *decoder, int s, int64_t over, int *n_flight)
     for (int i = n / 2 - 1; i >= 0; i--) {
         fit_sift(decoder->order, n, i);
     }
+    hth_plan_work_add(HTH_WORK_FLIGHT, n);
     int all = n;
     for (; n > 0 && over > 0; fit_sift(decoder->order, n, 0)) {
         hth_flight x = decoder->order[0];

@@ -210,6 +210,9 @@ double hth_decode_needs(hth_decoder *decoder, const uint8_t *mode, double limit_
         us += needs_tensor(decoder, m->backward[k], k >= m->n_backward - m->n_roots, mode);
     }
     decoder->min_us = us;
+    hth_plan_work_add(HTH_WORK_DECODE, 1);
+    hth_plan_work_add(HTH_WORK_NEEDS, m->n_intervals + m->p->n_tensors);
+    hth_plan_work_add(HTH_WORK_RERUN, decoder->n_runs + decoder->n_reads);
     double in_us = 0, out_us = 0;
     for (int g = m->n_intervals - 1; g >= 0; g--) {
         if (decoder->mode[g] == HTH_INTERVAL_OFFLOAD) {

@@ -2,13 +2,14 @@
 // The policies: hearth's own search, and those of other systems in the same decoder, so that every
 // claim has its baseline. What a published system leaves open (ties, thresholds, the number of
 // segments) is decided in its favour: several variants are decoded and the best is taken.
-#include "planner/plan_search.h"
-
-#include "base/clock.h"
+#include "planner/search/plan_search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define POLICY_PART    0.2 // of hearth's search: without stalls, as mo-sos does, ..
+#define POLICY_PART_NS 1e5 // .. where there is so much work for each stage
 
 static const char *const policy_names[HTH_N_POLICIES] = {
     "hearth",   "keep",  "vdnn",     "chen",   "checkmate-auto",
@@ -34,7 +35,8 @@ hth_err hth_policy_find(const char *name, hth_policy *out)
         name);
 }
 
-static void policy_try(hth_search *search)
+// Returns whether the modes at hand fit.
+static bool policy_try(hth_search *search)
 {
     hth_outcome o;
     search->score = hth_search_try(search, search->mode, &o);
@@ -42,6 +44,7 @@ static void policy_try(hth_search *search)
         search->best_score = search->score;
         memcpy(search->best, search->mode, (size_t)search->m->n_intervals);
     }
+    return o.excess == 0;
 }
 
 static bool policy_is_conv(const hth_search *search, int node)
@@ -93,6 +96,7 @@ static void policy_capuchin(hth_search *search)
 {
     hth_rank *rank = search->rank;
     const hth_step *m = search->m;
+    bool fits = policy_try(search);
     for (int pass = 0; pass < 3; pass++) { // hidden swaps, recomputes, the other swaps
         int n = 0;
         for (int g = 0; g < m->n_intervals; g++) {
@@ -111,68 +115,167 @@ static void policy_capuchin(hth_search *search)
         }
         qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
         for (int i = 0; i < n; i++) {
-            hth_outcome o;
-            hth_search_try(search, search->mode, &o);
-            if (o.excess == 0) {
-                policy_try(search);
+            if (fits) {
                 return;
             }
             search->mode[rank[i].interval] =
                 pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD;
-            policy_try(search);
+            fits = policy_try(search);
         }
     }
 }
 
+// Levers. What they leave open (plan_train.h) is decided by a search, or greedily.
+enum {
+    LEVER_OFFLOAD = 1,
+    LEVER_RECOMPUTE = 2,
+    LEVER_ALGORITHMS = 4, // seen by the search, not chosen after it
+    LEVER_STALLS = 8,     // compute may wait for copies
+    LEVER_SEARCH = 16
+};
+
+static const int policy_levers[HTH_N_POLICIES] = {
+    [HTH_POLICY_HEARTH] =
+        LEVER_OFFLOAD | LEVER_RECOMPUTE | LEVER_ALGORITHMS | LEVER_STALLS | LEVER_SEARCH,
+    [HTH_POLICY_KEEP] = 0,
+    [HTH_POLICY_VDNN] = LEVER_OFFLOAD | LEVER_STALLS,
+    [HTH_POLICY_CHEN] = LEVER_RECOMPUTE,
+    [HTH_POLICY_CHECKMATE] = LEVER_RECOMPUTE | LEVER_SEARCH,
+    [HTH_POLICY_STR] = LEVER_OFFLOAD | LEVER_RECOMPUTE | LEVER_STALLS | LEVER_SEARCH,
+    [HTH_POLICY_MONET] = LEVER_RECOMPUTE | LEVER_ALGORITHMS | LEVER_SEARCH,
+    [HTH_POLICY_CAPUCHIN] = LEVER_OFFLOAD | LEVER_RECOMPUTE | LEVER_STALLS,
+    [HTH_POLICY_MOSOS] = LEVER_OFFLOAD | LEVER_RECOMPUTE | LEVER_ALGORITHMS | LEVER_SEARCH,
+    [HTH_POLICY_OPTIMAL] = LEVER_OFFLOAD | LEVER_RECOMPUTE | LEVER_ALGORITHMS | LEVER_STALLS,
+};
+
+bool hth_policy_searches(hth_policy policy)
+{
+    return (policy_levers[policy] & LEVER_SEARCH) != 0;
+}
+
+bool hth_policy_contains(hth_policy policy, hth_policy other)
+{
+    return policy != other && other != HTH_POLICY_OPTIMAL && hth_policy_searches(policy) &&
+           (policy_levers[other] & ~policy_levers[policy]) == 0;
+}
+
+static void policy_greedy(hth_search *search, hth_policy policy)
+{
+    search->n_elites = 0;
+    memset(search->mode, HTH_INTERVAL_KEEP, (size_t)search->m->n_intervals);
+    search->best_score = INFINITY;
+    policy_try(search);
+    if (policy == HTH_POLICY_VDNN) {
+        policy_vdnn(search);
+    } else if (policy == HTH_POLICY_CHEN) {
+        policy_chen(search);
+    } else if (policy == HTH_POLICY_CAPUCHIN) {
+        policy_capuchin(search);
+    }
+}
+
+// Has the search start from what the greedy policies do whose levers it has.
+static void policy_give(hth_search *search, hth_policy policy)
+{
+    hth_outcome o;
+    bool no_stalls = search->no_stalls;
+    search->no_stalls = false;
+    for (int k = 0; k < HTH_N_POLICIES; k++) {
+        if (hth_policy_contains(policy, (hth_policy)k) && !hth_policy_searches((hth_policy)k)) {
+            policy_greedy(search, (hth_policy)k);
+            hth_search_try(search, search->best, &o);
+            search->given_us[k] = o.excess > 0 ? INFINITY : o.time_us;
+            if (o.excess == 0) {
+                hth_search_give(search, search->best);
+            }
+        }
+    }
+    search->no_stalls = no_stalls;
+}
+
 // Searches without seeing the algorithms, then gives every node the fastest that fits. What the
 // search takes a node's time for is open: its smallest algorithm's, or its fastest's as if that
-// needed no workspace. Both are tried, the better one counts. The tie-break towards low memory is
-// the search's own.
+// needed no workspace. Both are tried; the best counts that they found or started from. The
+// tie-break towards low memory is the search's own.
 static void policy_auto(hth_search *search, hth_step *step, uint64_t deadline_ns, bool warm,
                         hth_outcome *out)
 {
-    uint64_t now_ns = hth_now_ns(), half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    uint64_t now_ns = hth_plan_work_now_ns();
+    uint64_t half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     uint64_t from = search->n_decodes, all = search->max_decodes;
-    double score[2];
+    size_t n = (size_t)step->n_intervals;
+    double least = INFINITY;
     for (int k = 0; k < 2; k++) {
         search->max_decodes = all < UINT64_MAX ? from + (all - from) / 2 * (uint64_t)(k + 1) : all;
         hth_step_trim(step, k == 0 ? HTH_TRIM_SMALLEST : HTH_TRIM_FREE);
         hth_search_run(search, now_ns + half_ns * (uint64_t)(k + 1), warm, out);
         hth_step_trim(step, HTH_TRIM_NONE);
-        score[k] = hth_search_try(search, search->best, out);
-        if (k == 0) {
-            memcpy(search->first, search->best, (size_t)step->n_intervals);
+        double score = hth_search_try(search, search->best, out);
+        if (score < least) {
+            least = score;
+            memcpy(search->first, search->best, n);
         }
     }
+    search->max_decodes = all;
     search->n_elites = 0; // of trimmed menus
-    if (score[0] < score[1]) {
-        memcpy(search->best, search->first, (size_t)step->n_intervals);
+    for (int i = -1; i < search->n_given; i++) {
+        const uint8_t *mode = i < 0 ? search->first : search->given + (size_t)i * n;
+        double score = hth_search_try(search, mode, out);
+        if (score <= least) {
+            least = score;
+            memcpy(search->best, mode, n);
+        }
     }
+}
+
+// Searches as mo-sos does, for a share of the time, and gives what that finds: without stalls
+// there are fewer valleys.
+static void policy_part(hth_search *search, uint64_t deadline_ns)
+{
+    hth_outcome o;
+    uint64_t now_ns = hth_plan_work_now_ns(), all = search->max_decodes;
+    double left_ns = deadline_ns > now_ns ? (double)(deadline_ns - now_ns) : 0;
+    if (left_ns < POLICY_PART_NS * search->m->n_stages) {
+        return;
+    }
+    if (all < UINT64_MAX && all > search->n_decodes) {
+        double left = (double)(all - search->n_decodes);
+        search->max_decodes = search->n_decodes + (uint64_t)(left * POLICY_PART);
+    }
+    search->no_stalls = true;
+    hth_search_run(search, now_ns + (uint64_t)(left_ns * POLICY_PART), false, &o);
+    search->no_stalls = false;
+    search->max_decodes = all;
+    hth_search_give(search, search->best);
 }
 
 void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_options *options,
                        uint64_t deadline_ns, bool warm, hth_outcome *out)
 {
-    switch (options->policy) {
+    hth_policy policy = options->policy;
+    search->offload = (policy_levers[policy] & LEVER_OFFLOAD) != 0;
+    search->recompute = (policy_levers[policy] & LEVER_RECOMPUTE) != 0;
+    search->no_stalls = policy == HTH_POLICY_MOSOS;
+    if (hth_policy_searches(policy) && !warm) {
+        policy_give(search, policy);
+    }
+    switch (policy) {
     case HTH_POLICY_CHECKMATE:
-        search->offload = false;
-        policy_auto(search, step, deadline_ns, warm, out);
-        break;
     case HTH_POLICY_STR:
         policy_auto(search, step, deadline_ns, warm, out);
         break;
     case HTH_POLICY_MONET:
-        search->offload = false;
-        hth_search_run(search, deadline_ns, warm, out);
-        break;
     case HTH_POLICY_MOSOS:
-        search->no_stalls = true;
         hth_search_run(search, deadline_ns, warm, out);
         break;
     case HTH_POLICY_HEARTH:
+        if (!warm) {
+            policy_part(search, deadline_ns);
+        }
         search->dual = true;
         hth_search_run(search, deadline_ns, warm, out);
-        if (out->excess == 0) { // where the link is fast, everything away may be best
+        search->dual = false;
+        if (warm && out->excess == 0) { // where the link is fast, everything away may be best
             search->best_score = hth_search_try(search, search->best, out);
             double before = search->best_score;
             policy_vdnn(search);
@@ -181,18 +284,8 @@ void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_option
             }
         }
         break;
-    default: // greedy ones
-        search->n_elites = 0;
-        memset(search->mode, HTH_INTERVAL_KEEP, (size_t)step->n_intervals);
-        search->best_score = INFINITY;
-        policy_try(search);
-        if (options->policy == HTH_POLICY_VDNN) {
-            policy_vdnn(search);
-        } else if (options->policy == HTH_POLICY_CHEN) {
-            policy_chen(search);
-        } else if (options->policy == HTH_POLICY_CAPUCHIN) {
-            policy_capuchin(search);
-        }
+    default:
+        policy_greedy(search, policy);
     }
     hth_search_try(search, search->best, out);
 }

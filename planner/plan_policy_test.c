@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // No policy's plan is faster than hearth's, on recorded problems (tests/data/plan) and on generated
-// ones, at the same limit; and addresses cost next to nothing. The limit is a number of decodes, so
-// the result is the same on every machine.
+// ones, at the same limit; none is faster than one that contains it, or fits where that does not;
+// and addresses cost next to nothing. The limits are decodes or work, so the result is the same on
+// every machine.
+#include "planner/search/plan_search.h"
 #include "planner/plan_train_gen.h"
 
 #include "base/clock.h"
 
 #include <glob.h>
+#include <math.h>
 #include <unistd.h>
 
 #define POLICY_RECORDED  1000 // decodes in each round
@@ -15,6 +18,7 @@
 #define POLICY_WORSE_RECORDED  1.0005
 #define POLICY_WORSE_GENERATED 1.002
 #define POLICY_ARENA           1.02
+#define POLICY_PART_MS         30 // work, for each plan
 
 static void check_step(hth_problem *problem, const char *name, const double *shares, int n_shares,
                        uint64_t decodes, double worse)
@@ -52,6 +56,51 @@ static void check_step(hth_problem *problem, const char *name, const double *sha
     hth_problem_fini(problem);
 }
 
+// Plans of every policy for one budget; those that contain others are held to it. hearth has no
+// time for a baseline's own search.
+static void check_parts(const hth_problem *problem, const char *name, double share)
+{
+    double us[HTH_POLICY_OPTIMAL];
+    for (int k = 0; k < HTH_POLICY_OPTIMAL; k++) {
+        hth_plan *plan;
+        hth_plan_options o = {.policy = (hth_policy)k, .seed = 1, .limit_ms = POLICY_PART_MS};
+        hth_err err = hth_plan_train(problem, &o, &plan);
+        us[k] = err == HTH_OK ? plan->predicted_us : INFINITY;
+        if (err == HTH_OK) {
+            assert_ok(hth_plan_verify(problem, plan));
+            assert_true(plan->arena_bytes + plan->resident_bytes <= problem->budget);
+            assert_false(plan->stopped);
+        }
+        hth_plan_free(plan);
+    }
+    for (int k = 0; k < HTH_POLICY_OPTIMAL * HTH_POLICY_OPTIMAL; k++) {
+        hth_policy a = (hth_policy)(k / HTH_POLICY_OPTIMAL),
+                   b = (hth_policy)(k % HTH_POLICY_OPTIMAL);
+        bool held = a != HTH_POLICY_HEARTH || !hth_policy_searches(b);
+        if (held && hth_policy_contains(a, b) && us[a] > us[b] * (1 + 1e-9)) {
+            fail_msg("%s at %.1f: %s takes %.3f us, %s takes %.3f", name, share, hth_policy_name(a),
+                     us[a], hth_policy_name(b), us[b]);
+        }
+    }
+}
+
+static void no_policy_is_faster_than_one_that_contains_it(void **state)
+{
+    static const double shares[] = {0.8, 0.6, 0.5, 0.4};
+    for (uint64_t seed = 0; seed < 12; seed += TEST_STRIDE) {
+        hth_problem p = pg_random(seed, 12 + 6 * (int)seed);
+        char *name = hth_asprintf("random step %d", (int)seed);
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+            p.budget = (uint64_t)((double)peak * shares[i]);
+            check_parts(&p, name, shares[i]);
+        }
+        hth_free(name);
+        hth_problem_fini(&p);
+    }
+}
+
 static void no_policy_is_faster_on_recorded_steps(void **state)
 {
     static const double shares[] = {0.5};
@@ -85,6 +134,7 @@ static void no_policy_is_faster_on_generated_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_policy_is_faster_than_one_that_contains_it),
         cmocka_unit_test(no_policy_is_faster_on_recorded_steps),
         cmocka_unit_test(no_policy_is_faster_on_generated_steps),
     };

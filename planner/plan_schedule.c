@@ -9,6 +9,7 @@
 // A fetch waits for the compute before it and for the saves that this stage waits for, so it starts
 // when the rules of time say (plan_schedule.h), and nothing that lay at its place is still in use.
 #include "planner/plan_lay.h"
+#include "planner/plan_work.h"
 
 #include "base/alloc.h"
 
@@ -299,6 +300,7 @@ static hth_err lay_plan(hth_lay *lay, bool hasty, hth_plan *plan)
     }
     lay_lists(lay);
     lay_rects(lay);
+    hth_plan_work_add(HTH_WORK_LAY, lay->n_rects + lay->s->n_stages);
     HTH_TRY(hth_address_assign(lay->rect, lay->n_rects, p->budget - lay->s->resident_bytes,
                                hasty ? 0 : LAY_EFFORT, &plan->arena_bytes));
     lay->s->height_bytes = plan->arena_bytes;

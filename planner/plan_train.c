@@ -98,7 +98,7 @@ static hth_err train_elites(const hth_problem *problem, hth_search *search, uint
                             train_try *try, hth_plan **best)
 {
     hth_outcome o;
-    for (int i = 0; i < search->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
+    for (int i = 0; i < search->n_elites && (i == 0 || hth_plan_work_now_ns() < deadline_ns); i++) {
         const uint8_t *mode = search->elite + (size_t)i * (size_t)search->m->n_intervals;
         train_try one;
         hth_search_try(search, mode, &o);
@@ -205,10 +205,10 @@ static hth_err train_away(const hth_problem *problem, const hth_step *step,
 
 static hth_err train_rounds(const hth_problem *problem, hth_step *step,
                             const hth_plan_options *options, hth_search *search, bool last,
-                            hth_plan **out)
+                            uint64_t *found, hth_plan **out)
 {
     double limit_ms = train_limit_ms(problem, options);
-    uint64_t budget = problem->budget, start_ns = hth_now_ns(), found = UINT64_MAX;
+    uint64_t budget = problem->budget, start_ns = hth_plan_work_now_ns();
     static const double share[TRAIN_ROUNDS] = {0.6,  0.7,  0.76, 0.8,
                                                0.84, 0.88, 0.94, 1}; // of the time
     hth_plan *best = NULL;
@@ -220,19 +220,20 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
         // Addresses may have taken some of the time: a little is left for the search in any case.
-        double from_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        double from_ms = (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
         double until_ms = fmin(from_ms + TRAIN_MIN * limit_ms, TRAIN_SEARCH * limit_ms);
         until_ms = fmax(until_ms, share[round] * limit_ms);
         train_try t = {0};
-        err = train_round(problem, step, options, search, budget,
-                          start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, &found,
-                          &best);
+        err =
+            train_round(problem, step, options, search, budget,
+                        start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, found, &best);
         bool fits = t.height <= problem->budget ||
                     (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
         // A plan that fits is searched on from once, if addresses have left time for that.
-        double past_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        double past_ms = (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
         bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
-        if (err != HTH_OK || late || (fits && round > 0) ||
+        bool once = !hth_policy_searches(options->policy);
+        if (err != HTH_OK || late || (fits && (round > 0 || once)) ||
             (best != NULL && options->policy == HTH_POLICY_OPTIMAL)) {
             break;
         }
@@ -248,14 +249,14 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         over *= past_ms > TRAIN_SEARCH * limit_ms ? TRAIN_HASTE : 1;
         budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
-            found = t.height < found ? t.height : found;
-            err = train_too_big(problem, options, found);
+            *found = t.height < *found ? t.height : *found;
+            err = train_too_big(problem, options, *found);
             break;
         }
         budget -= over;
     }
     if (best == NULL && err == HTH_ETOOBIG && last) {
-        err = train_away(problem, step, options, search, &found, &best);
+        err = train_away(problem, step, options, search, found, &best);
     }
     if (best == NULL || err == HTH_ENOMEM) {
         hth_plan_free(best);
@@ -266,58 +267,142 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
     return HTH_OK;
 }
 
-static hth_err train_search(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool last, hth_search *search,
-                            hth_dual **dual, hth_plan **out)
+// Takes *plan for *best if there is none or it is faster; frees the other.
+static void train_faster(hth_plan **plan, hth_plan **best)
 {
-    HTH_TRY(hth_search_open(search, step, problem->budget, options));
-    search->prices = dual;
-    hth_err err = train_rounds(problem, step, options, search, last, out);
-    hth_search_close(search);
+    hth_plan *other = *plan;
+    if (other != NULL && (*best == NULL || other->predicted_us < (*best)->predicted_us)) {
+        other = *best;
+        *best = *plan;
+    }
+    hth_plan_free(other);
+    *plan = NULL;
+}
+
+// Plans by the greedy policies that options->policy contains, where they may be faster than *best:
+// what their modes come to is known from the search's start.
+static hth_err train_greedy(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, hth_search *search, uint64_t *found,
+                            hth_plan **best)
+{
+    for (int k = 0; k < HTH_N_POLICIES; k++) {
+        double us = search->given_us[k];
+        if (us > 0 && us < INFINITY && (*best == NULL || us < (*best)->predicted_us)) {
+            hth_plan_options greedy = *options;
+            hth_plan *plan = NULL;
+            greedy.policy = (hth_policy)k;
+            hth_err err = train_rounds(problem, step, &greedy, search, false, found, &plan);
+            if (err != HTH_OK && err != HTH_ETOOBIG) {
+                return err;
+            }
+            train_faster(&plan, best);
+        }
+    }
+    return *best != NULL ? HTH_OK : train_too_big(problem, options, *found);
+}
+
+static hth_err train_search(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, bool last, hth_dual **dual,
+                            uint64_t *found, hth_plan **out)
+{
+    hth_search search;
+    HTH_TRY(hth_search_open(&search, step, problem->budget, options));
+    search.prices = dual;
+    hth_err err = train_rounds(problem, step, options, &search, last, found, out);
+    if (hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG)) {
+        err = train_greedy(problem, step, options, &search, found, out);
+    }
+    hth_search_close(&search);
     return err;
 }
 
-hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
+// Of the searching policies that a baseline contains, the one that contains the others.
+static bool train_part(hth_policy policy, hth_policy *part)
 {
-    hth_step m;
-    hth_search x;
-    hth_dual *dual = NULL;
-    uint64_t start_ns = hth_now_ns();
-    *out = NULL;
-    HTH_TRY(hth_step_init(&m, problem));
-    hth_err err = train_search(problem, &m, options, false, &x, &dual, out);
-    if (err == HTH_ETOOBIG && options->policy != HTH_POLICY_KEEP &&
-        options->policy != HTH_POLICY_OPTIMAL && m.floor_bytes <= problem->budget) {
+    bool any = false;
+    for (int k = 0; k < HTH_N_POLICIES && policy != HTH_POLICY_HEARTH; k++) {
+        hth_policy other = (hth_policy)k;
+        if (hth_policy_contains(policy, other) && hth_policy_searches(other) &&
+            (!any || hth_policy_contains(other, *part))) {
+            *part = other;
+            any = true;
+        }
+    }
+    return any;
+}
+
+// Plans by one policy. A baseline is never worse than another one that it contains, which has the
+// same limit as if it were asked for.
+static hth_err train_policy(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, hth_dual **dual, uint64_t *found,
+                            hth_plan **out)
+{
+    hth_plan_options more = *options;
+    hth_err err = train_search(problem, step, options, false, dual, found, out);
+    more.from = NULL;
+    if (train_part(options->policy, &more.policy) && options->from == NULL &&
+        (err == HTH_OK || err == HTH_ETOOBIG)) {
+        hth_plan *part = NULL;
+        hth_err part_err = train_policy(problem, step, &more, dual, found, &part);
+        train_faster(&part, out);
+        err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
+        err = *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
+    }
+    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) &&
+        step->floor_bytes <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
-        hth_plan_options more = *options;
+        more = *options;
         more.from = NULL;
         more.seed = options->seed + 1;
         more.limit_ms = TRAIN_AGAIN * train_limit_ms(problem, options);
         more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
-        err = train_search(problem, &m, &more, true, &x, &dual, out);
+        err = train_search(problem, step, &more, true, dual, found, out);
     }
+    return err == HTH_ETOOBIG ? train_too_big(problem, options, *found) : err;
+}
+
+// Adds what is known of a plan once it is there.
+static hth_err train_certify(const hth_problem *problem, hth_step *step,
+                             const hth_plan_options *options, uint64_t work_ns, hth_dual **dual,
+                             hth_plan *plan)
+{
+    double us, proven_us = fmax(plan->lower_bound_us, step->fastest_us);
+    bool timed = options->limit_decodes == 0;
+    double limit_ms = train_limit_ms(problem, options);
+    double left_ms = limit_ms - (double)(hth_plan_work_now_ns() - work_ns) / 1e6;
+    left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
+    snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(options->policy));
+    plan->seed = options->seed;
+    HTH_TRY(hth_step_bound(step, problem->budget, plan->predicted_us,
+                           timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, dual, NULL, &us));
+    plan->lower_bound_us = fmin(fmax(us, proven_us), plan->predicted_us);
+    return HTH_OK;
+}
+
+hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
+{
+    hth_step step;
+    hth_dual *dual = NULL;
+    uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns(), found = UINT64_MAX;
+    *out = NULL;
+    HTH_TRY(hth_step_init(&step, problem));
+    hth_plan_work_begin(train_limit_ms(problem, options));
+    hth_err err = train_policy(problem, &step, options, &dual, &found, out);
     if (err == HTH_OK) {
-        hth_plan *plan = *out;
-        snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(options->policy));
-        plan->seed = options->seed;
-        double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
-        bool timed = options->limit_decodes == 0;
-        double limit_ms = train_limit_ms(problem, options);
-        double left_ms = limit_ms - (double)(hth_now_ns() - start_ns) / 1e6;
-        left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
-        err = hth_step_bound(&m, problem->budget, plan->predicted_us,
-                             timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, &dual, NULL, &us);
-        plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
-        plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        err = train_certify(problem, &step, options, work_ns, &dual, *out);
     }
+    bool stopped = hth_plan_work_end();
     hth_dual_free(dual);
-    hth_step_fini(&m);
+    hth_step_fini(&step);
     if (err != HTH_OK) {
         hth_plan_free(*out);
         *out = NULL;
+        return err;
     }
-    return err;
+    (*out)->stopped = stopped;
+    (*out)->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    return HTH_OK;
 }
 
 hth_err hth_plan_train_peak(const hth_problem *problem, uint64_t *bytes)

@@ -31,9 +31,11 @@ hth_err hth_policy_find(const char *name, hth_policy *out);
 typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
-    double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000), and for steps
-                     // of more than 500 nodes so much more that 2,000 get 1,000. Before a budget is
-                     // refused that may be enough, five times as long is spent once more
+    double limit_ms; // of the search, all rounds together, as work (plan_work.h; optimal: as time);
+                     // 0: 100 (optimal: 60,000), and for steps of more than 500 nodes so much more
+                     // that 2,000 get 1,000. Before a budget is refused that may be enough, five
+                     // times as much is spent once more. A baseline that contains another search
+                     // has as much for that, too
     const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
                           // search goes on from it, so that a third of the time is enough
     uint64_t
@@ -44,7 +46,7 @@ typedef struct hth_plan_options {
 // HTH_ETOOBIG: the policy finds nothing that fits; the detail is hth_plan_refuse's. Policy optimal:
 // HTH_ENOTSUP when the step is too large for it or COIN-OR's cbc is not installed, HTH_ETIMEDOUT
 // when nothing is proven in time; lower_bound_us is the proven optimum then. The same input gives
-// the same plan unless the time limit cuts the search short. Any thread.
+// the same plan, however busy the machine is, unless plan->stopped. Any thread.
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out);
 
 // hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms

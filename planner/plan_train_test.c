@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan_train_gen.h"
 #include "planner/bound/plan_bound.h"
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include <math.h>
 

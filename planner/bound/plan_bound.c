@@ -7,9 +7,9 @@
 // Sources: Held and Karp 1971; Polyak 1969; averaged directions: Camerini, Fratta and Maffioli
 // 1975; projection on the simplex: Duchi et al. 2008.
 #include "planner/bound/plan_bound_impl.h"
+#include "planner/plan_work.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 
 #include <math.h>
 #include <string.h>
@@ -160,6 +160,7 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
 {
     for (int i = 0; i < iterations && c->step > BOUND_MIN; i++) {
         double value = hth_bound_value(c->b);
+        hth_plan_work_add(HTH_WORK_BOUND, c->b->m->n_stages + c->b->m->n_intervals);
         if (!(value < INFINITY)) {
             c->best = value;
             return HTH_OK;
@@ -168,7 +169,7 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
         if (value > c->best || c->top->n_paths == 0) {
             climb_keep(c, value);
         }
-        if (c->best >= upper_us * (1 - BOUND_CLOSE) || hth_now_ns() >= deadline_ns) {
+        if (c->best >= upper_us * (1 - BOUND_CLOSE) || hth_plan_work_now_ns() >= deadline_ns) {
             return HTH_OK;
         }
         if (c->stale == BOUND_STALE) {
@@ -296,7 +297,8 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
-    uint64_t deadline_ns = limit_ms > 0 ? hth_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
+    uint64_t deadline_ns =
+        limit_ms > 0 ? hth_plan_work_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
     hth_err err = bound_init(&b, step, budget);
     c.down = hth_calloc((size_t)step->n_stages + 1, sizeof *c.down);
     c.top = dual != NULL && *dual != NULL ? *dual : dual_new(step);

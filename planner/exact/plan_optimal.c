@@ -224,8 +224,8 @@ static double optimal_horizon(hth_search *search, hth_step *step, const hth_plan
     hth_outcome out;
     hth_plan_options hearth = *options;
     hearth.policy = HTH_POLICY_HEARTH;
-    hth_search_policy(search, step, &hearth, hth_now_ns() + (uint64_t)(ms * OPTIMAL_KNOWN * 1e6),
-                      false, &out);
+    hth_search_policy(search, step, &hearth,
+                      hth_plan_work_now_ns() + (uint64_t)(ms * OPTIMAL_KNOWN * 1e6), false, &out);
     *known = out.excess == 0;
     if (*known) {
         return out.time_us * (1 + 1e-6);

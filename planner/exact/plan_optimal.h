@@ -4,7 +4,7 @@
 #ifndef HTH_PLANNER_EXACT_PLAN_OPTIMAL_H
 #define HTH_PLANNER_EXACT_PLAN_OPTIMAL_H
 
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include <stdio.h>
 

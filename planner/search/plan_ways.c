@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where bytes are missing, what could free them, and about what that costs. Part of the search over
 // modes (plan_search.h); nothing here is exact but the bytes.
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,6 +149,7 @@ void hth_search_note(hth_search *search, const hth_outcome *outcome)
 {
     const hth_step *m = search->m;
     const hth_decoder *d = &search->d;
+    hth_plan_work_add(HTH_WORK_NOTE, m->n_stages + m->n_intervals);
     for (int s = 0; s < m->n_stages; s++) {
         search->room[s] = (int64_t)d->budget - (int64_t)d->used[s];
         search->item[s] = d->item[s];
@@ -197,6 +198,7 @@ static double moves_stages(const hth_search *search, int from, int to, int64_t f
 {
     int64_t tight = (int64_t)(search->d.budget / MOVES_TIGHT);
     int n = 0;
+    hth_plan_work_add(HTH_WORK_GAIN, to > from ? to - from : 0);
     for (int s = from; s < to && us > -INFINITY; s++) {
         us += moves_algorithm(search, s, freed);
         n += search->room[s] < tight;
@@ -256,6 +258,7 @@ int hth_search_worst(const hth_search *search, bool fastest, double *over)
 {
     const hth_step *m = search->m;
     int worst = -1;
+    hth_plan_work_add(HTH_WORK_GAIN, m->n_stages);
     *over = 0;
     for (int s = 0; s < m->n_stages; s++) {
         uint64_t ws =
@@ -304,6 +307,7 @@ static int moves_piles(hth_search *search, int s)
 int hth_search_moves(hth_search *search, int s, bool fastest, double price, double blur)
 {
     int n = 0;
+    hth_plan_work_add(HTH_WORK_NOTE, search->m->n_stages + search->m->n_intervals);
     moves_count(search, fastest);
     for (int g = 0; g < search->m->n_intervals; g++) {
         if (!moves_covers(search, g, s)) {
@@ -325,6 +329,7 @@ int hth_search_moves(hth_search *search, int s, bool fastest, double price, doub
         n += least < INFINITY;
     }
     n = n > 0 ? n : moves_piles(search, s);
+    hth_plan_work_add(HTH_WORK_MOVE, n);
     qsort(search->rank, (size_t)n, sizeof *search->rank, hth_search_rank_cmp);
     return n;
 }

@@ -2,9 +2,7 @@
 // Where the search over modes begins (plan_search.h): greedy at several prices of the link, what
 // the certificate's dual does, and a budget that comes down from everything kept.
 #include "planner/bound/plan_bound.h"
-#include "planner/plan_search.h"
-
-#include "base/clock.h"
+#include "planner/search/plan_search.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,7 +37,7 @@ void hth_search_away(hth_search *search)
 // Gives what comes next its share of what is left until then: two parts of `parts`, or all of it.
 static void search_slice(hth_search *search, uint64_t until_ns, uint64_t until, int parts)
 {
-    uint64_t now_ns = hth_now_ns(), k = parts > 2 ? (uint64_t)parts : 2;
+    uint64_t now_ns = hth_plan_work_now_ns(), k = parts > 2 ? (uint64_t)parts : 2;
     search->deadline_ns = now_ns < until_ns ? now_ns + (until_ns - now_ns) / k * 2 : until_ns;
     if (until < UINT64_MAX) {
         search->max_decodes = search->n_decodes < until
@@ -107,7 +105,7 @@ static void search_dual(hth_search *search)
     hth_outcome o;
     double us, best = INFINITY, at = 0;
     hth_search_try(search, search->best, &o);
-    uint64_t now_ns = hth_now_ns();
+    uint64_t now_ns = hth_plan_work_now_ns();
     double limit_ms =
         search->deadline_ns > now_ns ? (double)(search->deadline_ns - now_ns) / 2e6 : 1e-3;
     hth_err err = hth_step_bound(search->m, search->d.budget, o.time_us, SEARCH_DUAL,
@@ -157,14 +155,14 @@ static bool search_lower(hth_search *search, uint64_t until_ns, uint64_t until)
 {
     bool fine = true;
     int falls = 0;
-    uint64_t now_ns = hth_now_ns(), half_ns = now_ns + (until_ns - now_ns) / 2;
+    uint64_t now_ns = hth_plan_work_now_ns(), half_ns = now_ns + (until_ns - now_ns) / 2;
     hth_outcome o;
     uint64_t budget = search->d.budget;
     hth_search_keep_all(search, search->mode);
     hth_search_try(search, search->mode, &o);
     double at = log((double)o.peak_bytes / hth_later((double)budget, 1)), step = SEARCH_LOWER;
     double best = search->best_score, before = search->m->fastest_us;
-    while (at > 0 && (falls <= SEARCH_LOWER_FALLS || hth_now_ns() > half_ns)) {
+    while (at > 0 && (falls <= SEARCH_LOWER_FALLS || hth_plan_work_now_ns() > half_ns)) {
         double to = hth_later(at - step, 0), was = before;
         // What fits more memory is not the best of anything.
         search->d.budget = to > 0 ? (uint64_t)((double)budget * exp(to)) : budget;
@@ -173,12 +171,12 @@ static bool search_lower(hth_search *search, uint64_t until_ns, uint64_t until)
         search->max_decodes = until;
         search_step_down(search, before);
         search_slice(search, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
-        uint64_t max_ns = hth_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
+        uint64_t max_ns = hth_plan_work_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
         search->deadline_ns = search->deadline_ns < max_ns ? search->deadline_ns : max_ns;
         hth_search_descend(search);
         bool fell = search->score > before * SEARCH_FALL;
         before = search->score;
-        if (fell && step > SEARCH_LOWER_MIN && hth_now_ns() < until_ns &&
+        if (fell && step > SEARCH_LOWER_MIN && hth_plan_work_now_ns() < until_ns &&
             search->n_decodes < until) {
             memcpy(search->mode, search->before, (size_t)search->m->n_intervals);
             before = was;
@@ -219,7 +217,7 @@ void hth_search_starts(hth_search *search)
     uint64_t until_ns = search->deadline_ns, until = search->max_decodes;
     for (int i = 0; i < SEARCH_STARTS; i++) {
         if (search_has(search, &search_start_of[i]) && search->n_decodes < until &&
-            hth_now_ns() < until_ns) {
+            hth_plan_work_now_ns() < until_ns) {
             search_slice(search, until_ns, until, i == 0 ? 8 : SEARCH_STARTS - i);
             search_begin(search, &search_start_of[i], i == 0);
         }

@@ -2,7 +2,7 @@
 // The moves of the search over modes (plan_search.h): greedy steps that free bytes, single flips
 // that go down, kicks that leave a valley. Every candidate is decoded exactly; what is not decoded
 // is what hth_search_gain says cannot gain.
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -102,6 +102,7 @@ static bool search_flip(hth_search *search, int g, hth_interval_mode mode)
 
 static void search_shuffle(hth_search *search)
 {
+    hth_plan_work_add(HTH_WORK_NOTE, search->m->n_intervals);
     for (int i = 0; i < search->m->n_intervals; i++) {
         int j = (int)hth_search_random(search, (uint32_t)i + 1);
         search->order[i] = search->order[j];
@@ -157,6 +158,7 @@ static int search_pick(hth_search *search)
 {
     int n = 0;
     bool any = hth_search_random(search, 3) == 0;
+    hth_plan_work_add(HTH_WORK_GAIN, search->m->n_intervals);
     for (int g = 0; g < search->m->n_intervals; g++) {
         if (search->modes[g] > 0 && (any || search->mode[g] != HTH_INTERVAL_KEEP)) {
             search->order[n++] = g;
@@ -186,6 +188,7 @@ static int search_slow(hth_search *search)
     const hth_step *m = search->m;
     int worst = -1;
     double most = 0;
+    hth_plan_work_add(HTH_WORK_GAIN, m->n_stages);
     for (int s = 0; s < m->n_stages; s++) {
         double us = m->menu[search->d.item[s]].time_us - hth_step_fastest(m, s)->time_us;
         us *= us > 0 ? 1 + hth_search_random(search, 1000) : 0;
@@ -213,6 +216,7 @@ static void search_complete(hth_search *search, const hth_outcome *outcome)
 {
     int n = 0;
     hth_search_note(search, outcome);
+    hth_plan_work_add(HTH_WORK_GAIN, search->m->n_intervals);
     for (int g = 0; g < search->m->n_intervals; g++) {
         if (search->modes[g] > 0 && search->mode[g] != HTH_INTERVAL_KEEP) {
             search->order[n++] = g;

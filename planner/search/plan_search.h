@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// planner/plan_search.h - looks for the modes with the shortest step. Part of hth_plan_train.
+// planner/search/plan_search.h - looks for the modes with the shortest step; part of
+// hth_plan_train.
 #ifndef HTH_PLANNER_PLAN_SEARCH_H
 #define HTH_PLANNER_PLAN_SEARCH_H
 
@@ -12,6 +13,7 @@ typedef struct hth_rank {
 } hth_rank;
 
 #define HTH_SEARCH_ELITES 8
+#define HTH_SEARCH_GIVEN  8
 
 typedef struct hth_search {
     const hth_step *m;
@@ -41,9 +43,12 @@ typedef struct hth_search {
     int n_elites;   // may be found for one when there are none for the best
     double elite_score[HTH_SEARCH_ELITES]; // ascending
     double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
-    struct hth_dual **prices;              // the caller's, may be NULL: where the dual ended
-    struct hth_bound_share *share;         // per interval: what the dual does, ..
-    bool shares;                           // .. once there is one
+    uint8_t *given; // modes to start from besides, one after the other: other policies' plans
+    int n_given;
+    double given_us[HTH_N_POLICIES]; // what a greedy policy's step takes, 0: it was not tried
+    struct hth_dual **prices;        // the caller's, may be NULL: where the dual ended
+    struct hth_bound_share *share;   // per interval: what the dual does, ..
+    bool shares;                     // .. once there is one
 } hth_search;
 
 hth_err hth_search_open(hth_search *search, const hth_step *step, uint64_t budget,
@@ -56,11 +61,18 @@ void hth_search_close(hth_search *search);
 void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_options *options,
                        uint64_t deadline_ns, bool warm, hth_outcome *out);
 
+// hth_policy_searches: the policy's levers are set by a search, as good as its limit allows; not
+// greedily. hth_policy_contains: it searches, and has all levers of `other`, whose plans it takes.
+bool hth_policy_searches(hth_policy policy);
+bool hth_policy_contains(hth_policy policy, hth_policy other);
+
 // hth_search_run searches until the deadline or until it finds nothing more; search->best holds the
 // modes, *out what they come to. warm: search->best holds the modes to start from.
 void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_outcome *out);
 // hth_search_elite takes modes that fit among the best few.
 void hth_search_elite(hth_search *search, const uint8_t *mode, double score);
+// hth_search_give has the next search start from these modes, too.
+void hth_search_give(hth_search *search, const uint8_t *mode);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
 double hth_search_try(hth_search *search, const uint8_t *mode, hth_outcome *outcome);
 

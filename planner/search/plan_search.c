@@ -3,12 +3,11 @@
 // kick around one stage, ejections until it fits again, and completions that give back what the
 // kick made unnecessary (plan_search_moves.c). Every candidate is decoded exactly, so nothing is
 // estimated but which moves are tried, and in what order.
-#include "planner/plan_search.h"
+#include "planner/search/plan_search.h"
 
 #include "planner/bound/plan_bound.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #define SEARCH_STALL    4.0       // what a stall counts on top of its time among the starts
 #define SEARCH_ALIKE    100       // kicks without success before another start, per 100 intervals
 #define SEARCH_STALLS   0.01      // of the time: worth getting out of
+#define SEARCH_HOPEFUL  1.1       // times the best: given modes that are searched on from
 
 uint32_t hth_search_random(hth_search *search, uint32_t below)
 {
@@ -36,7 +36,7 @@ bool hth_search_over(hth_search *search)
 {
     if (search->n_decodes >= search->next_look) {
         search->next_look = search->n_decodes + SEARCH_LOOK;
-        search->now_ns = hth_now_ns();
+        search->now_ns = hth_plan_work_now_ns();
     }
     return search->n_decodes >= search->max_decodes || search->now_ns >= search->deadline_ns;
 }
@@ -100,6 +100,35 @@ void hth_search_elite(hth_search *search, const uint8_t *mode, double score)
     }
 }
 
+void hth_search_give(hth_search *search, const uint8_t *mode)
+{
+    size_t n = (size_t)search->m->n_intervals;
+    if (search->n_given < HTH_SEARCH_GIVEN) {
+        memcpy(search->given + (size_t)search->n_given++ * n, mode, n);
+    }
+}
+
+// Goes down from the best of the given modes, if it is one of the best so far.
+static void search_given(hth_search *search)
+{
+    size_t n = (size_t)search->m->n_intervals;
+    hth_outcome o;
+    int first = -1;
+    double least = search->best_score * SEARCH_HOPEFUL;
+    for (int i = 0; i < search->n_given; i++) {
+        memcpy(search->mode, search->given + (size_t)i * n, n);
+        search->score = hth_search_try(search, search->mode, &o);
+        search->fits = o.excess == 0;
+        hth_search_keep_best(search);
+        first = search->score < least ? i : first;
+        least = hth_sooner(least, search->score);
+    }
+    if (first >= 0) {
+        memcpy(search->mode, search->given + (size_t)first * n, n);
+        hth_search_descend(search);
+    }
+}
+
 // Takes the modes at hand as the best if they are.
 void hth_search_keep_best(hth_search *search)
 {
@@ -150,7 +179,7 @@ static void search_improve(hth_search *search)
 // so it is freed whatever the time, before everything else would leave.
 static void search_warm(hth_search *search, hth_outcome *out)
 {
-    uint64_t deadline_ns = search->deadline_ns, min_ns = hth_now_ns() + SEARCH_WARM_NS;
+    uint64_t deadline_ns = search->deadline_ns, min_ns = hth_plan_work_now_ns() + SEARCH_WARM_NS;
     search->deadline_ns = deadline_ns > min_ns ? deadline_ns : min_ns;
     memcpy(search->mode, search->best, (size_t)search->m->n_intervals);
     search->best_score = hth_search_try(search, search->best, out);
@@ -172,6 +201,7 @@ void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_out
         search_warm(search, out);
     } else {
         search->best_score = INFINITY;
+        search->settled = 0;
         hth_search_keep_all(search, search->mode);
         search->score = hth_search_try(search, search->mode, out);
         hth_search_keep_best(search);
@@ -184,11 +214,14 @@ void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_out
         } else {
             hth_search_starts(search);
         }
+        search->stall_price = 0;
+        search->best_score = hth_search_try(search, search->best, out);
+        search_given(search);
     }
     hth_search_try(search, search->best, out);
     if (search->dual && !warm && out->stall_us > SEARCH_STALLS * out->time_us) {
         // Out of a valley of stalls by making them dear, for most of the time.
-        uint64_t now_ns = hth_now_ns(), end_decodes = search->max_decodes;
+        uint64_t now_ns = hth_plan_work_now_ns(), end_decodes = search->max_decodes;
         search->deadline_ns =
             now_ns < deadline_ns ? now_ns + (deadline_ns - now_ns) / 3 * 2 : deadline_ns;
         if (end_decodes < UINT64_MAX && search->n_decodes < end_decodes) {
@@ -200,6 +233,10 @@ void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_out
         search->max_decodes = end_decodes;
     }
     search->stall_price = 0;
+    if (search->n_elites > 0 &&
+        search->elite_score[0] < hth_search_try(search, search->best, out)) {
+        memcpy(search->best, search->elite, (size_t)search->m->n_intervals);
+    }
     search_improve(search);
     hth_search_try(search, search->best, out);
 }
@@ -222,6 +259,7 @@ hth_err hth_search_open(hth_search *search, const hth_step *step, uint64_t budge
                            .banned = hth_calloc(n, 1),
                            .step = hth_calloc(n, 1),
                            .elite = hth_calloc(n, HTH_SEARCH_ELITES),
+                           .given = hth_calloc(n, HTH_SEARCH_GIVEN),
                            .room = hth_calloc((size_t)step->n_stages + 1, sizeof(int64_t)),
                            .item = hth_calloc((size_t)step->n_stages + 1, sizeof(int)),
                            .end = hth_calloc(n, sizeof(int)),
@@ -236,10 +274,10 @@ hth_err hth_search_open(hth_search *search, const hth_step *step, uint64_t budge
                            .cover = hth_calloc((size_t)step->n_stages + 1, sizeof(int))};
     hth_err err = hth_decoder_init(&search->d, step, budget);
     if (err == HTH_OK &&
-        (!search->mode || !search->modes || !search->room || !search->elite || !search->before ||
-         !search->banned || !search->step || !search->item || !search->end || !search->late ||
-         !search->span || !search->lane || !search->share || !search->best || !search->kept ||
-         !search->first || !search->order || !search->cover || !search->rank)) {
+        (!search->mode || !search->modes || !search->room || !search->elite || !search->given ||
+         !search->before || !search->banned || !search->step || !search->item || !search->end ||
+         !search->late || !search->span || !search->lane || !search->share || !search->best ||
+         !search->kept || !search->first || !search->order || !search->cover || !search->rank)) {
         err = hth_no_memory("planning a step of %d nodes", step->n_stages);
     }
     if (err != HTH_OK) {
@@ -260,6 +298,7 @@ void hth_search_close(hth_search *search)
     hth_free(search->banned);
     hth_free(search->step);
     hth_free(search->elite);
+    hth_free(search->given);
     hth_free(search->room);
     hth_free(search->item);
     hth_free(search->end);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/plan_work.h"
+
+#include "base/clock.h"
+
+#define WORK_LOOK 16            // looks at this clock between two at the real one
+#define WORK_HOUR 3600000000000 // ns
+
+// Picoseconds per unit on one core of the machine that docs/benchmarks.md names.
+static const uint64_t work_rate[HTH_N_WORK_KINDS] = {
+    [HTH_WORK_DECODE] = 240000, [HTH_WORK_NEEDS] = 700,   [HTH_WORK_RERUN] = 1000,
+    [HTH_WORK_STAGE] = 15000,   [HTH_WORK_COPY] = 33000,  [HTH_WORK_FLIGHT] = 20000,
+    [HTH_WORK_TIME] = 9000,     [HTH_WORK_NOTE] = 500,    [HTH_WORK_GAIN] = 1400,
+    [HTH_WORK_MOVE] = 170000,   [HTH_WORK_BOUND] = 28000, [HTH_WORK_VISIT] = 6000,
+    [HTH_WORK_SKYLINE] = 4000,  [HTH_WORK_LAY] = 1000000};
+
+_Thread_local hth_plan_work hth_plan_work_here;
+
+uint64_t hth_plan_work_now_ns(void)
+{
+    hth_plan_work *work = &hth_plan_work_here;
+    uint64_t ps = 0;
+    if (work->stop_ns > 0 && !work->stopped && ++work->looks % WORK_LOOK == 0) {
+        work->stopped = hth_now_ns() >= work->stop_ns;
+    }
+    for (int i = 0; i < HTH_N_WORK_KINDS; i++) {
+        ps += work->count[i] * work_rate[i];
+    }
+    return ps / 1000 + (work->stopped ? WORK_HOUR : 0);
+}
+
+void hth_plan_work_begin(double limit_ms)
+{
+    double ms = HTH_WORK_BACKSTOP * limit_ms;
+    ms = ms > HTH_WORK_BACKSTOP_MIN ? ms : HTH_WORK_BACKSTOP_MIN;
+    hth_plan_work_here.stop_ns = hth_now_ns() + (uint64_t)(ms * 1e6);
+    hth_plan_work_here.looks = 0;
+    hth_plan_work_here.stopped = false;
+}
+
+bool hth_plan_work_end(void)
+{
+    bool stopped = hth_plan_work_here.stopped;
+    hth_plan_work_here.stop_ns = 0;
+    hth_plan_work_here.stopped = false;
+    return stopped;
+}
