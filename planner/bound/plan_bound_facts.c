@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define FACTS_DEPTH 8    // of chains of recomputes
+#define FACTS_LOOK  32   // stages before a recompute that are looked at
 #define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
 
 void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
@@ -88,6 +89,18 @@ static bool facts_fits(const hth_bound *bound, int t, int s)
 {
     double workspace = (double)hth_step_smallest(bound->m, s)->workspace / bound->budget;
     return hth_bound_room(bound, s, hth_bound_bytes(bound, t) + workspace);
+}
+
+int hth_bound_come(const hth_bound *bound, int u, int first, int s)
+{
+    int come = s;
+    if (facts_fits_all(bound, u)) {
+        return first;
+    }
+    while (come > first && s - come < FACTS_LOOK && facts_fits(bound, u, come - 1)) {
+        come--;
+    }
+    return s - come < FACTS_LOOK ? come : first;
 }
 
 // The stages in which interval g's tensor finds no room. A cyclic interval's

@@ -146,6 +146,9 @@ static inline bool hth_bound_room(const hth_bound *bound, int s, double bytes)
 // hth_bound_reruns says whether node v may find room to be computed again in stage s besides what
 // is there in every plan, what it reads, and `own` bytes (/ budget) of its result.
 bool hth_bound_reruns(const hth_bound *bound, int v, int s, double own);
+// hth_bound_come returns the first stage, not before `first`, from which on tensor u finds room
+// until stage s.
+int hth_bound_come(const hth_bound *bound, int u, int first, int s);
 // hth_bound_between adds to a difference array over the stages inside interval.
 void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
                        double add);

@@ -86,7 +86,8 @@ hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
     }
     if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
         hth_had move = {0, HTH_INTERVAL_OFFLOAD, 0, 0};
-        move.us = dead->share * way_in(bound, dead->since + 1, s, m->h2d_us[u], bytes, &move.back);
+        int come = hth_bound_come(bound, u, dead->since + 1, s);
+        move.us = dead->share * way_in(bound, come, s, m->h2d_us[u], bytes, &move.back);
         move.us +=
             dead->save * way_out(bound, w, dead->since, s - 1, m->d2h_us[u], bytes, &move.away);
         best = move.us < best.us ? move : best;
