@@ -61,8 +61,9 @@ bool hth_group_watch_paused(const hth_group_watch *watch)
 
 void hth_group_watch_pause(hth_group_watch *watch, bool paused)
 {
-    atomic_store(&watch->region->paused, paused);
-    group_wake(watch->region);
+    if (atomic_exchange(&watch->region->paused, paused) != paused) {
+        group_wake(watch->region);
+    }
 }
 
 bool hth_group_watch_lacks(hth_group_watch *watch)

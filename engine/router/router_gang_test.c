@@ -252,11 +252,41 @@ static void ended(void **state)
     rig_close(&r);
 }
 
+// The members of a job that is to follow another one take no memory before: the other one may need
+// it, and would wait for what waits for it.
+static void followed(void **state)
+{
+    rig r;
+    job first, second, one, two;
+    rig_open(&r, 1.5);
+    job_start(&r, &first, "first", "cpu:1", ENDLESS);
+    goes_on(&r, "first");
+    job_start(&r, &one, "one", "all", ENDLESS ",\"after\":\"first\"");
+    until_state(&r, "one", "waiting", "waits for job 'first'");
+    change(&r, "pause", "first");
+    job_start(&r, &second, "second", "cpu:1", "\"epochs\":100");
+    until_state(&r, "second", "running", "");
+    job_start(&r, &two, "two", "all", "\"epochs\":100,\"after\":\"second\"");
+    json_decref(finished(&second.c));
+    json_t *doc = finished(&two.c);
+    close_losses("two", r.whole, doc);
+    json_decref(doc);
+    change(&r, "resume", "first");
+    goes_on(&r, "first");
+    job_cancel(&r, &first, "first");
+    assert_int_equal(call_wait(&one.c), HTH_ECANCELED);
+    assert_non_null(strstr(one.c.r.detail, "which it was to follow, was canceled"));
+    free(second.text);
+    free(two.text);
+    free(one.text);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paused),  cmocka_unit_test(opposite), cmocka_unit_test(limited),
-        cmocka_unit_test(resumed), cmocka_unit_test(ended),
+        cmocka_unit_test(resumed), cmocka_unit_test(ended),    cmocka_unit_test(followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

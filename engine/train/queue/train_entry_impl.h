@@ -187,7 +187,8 @@ void hth_train_entry_step(hth_train_entry *entry, const char *event, uint64_t do
 // hth_train_gang_open begins to look at the group of an entry's request, if it is of one.
 hth_err hth_train_gang_open(hth_train_entry *entry);
 void hth_train_gang_close(hth_train_entry *entry);
-// hth_train_gang_pause: entry->paused has changed, and the group's members find out.
+// hth_train_gang_pause: whether the job is paused or follows another one has changed. The group's
+// members find out, if the entry is their lead.
 void hth_train_gang_pause(hth_train_entry *entry);
 // hth_train_gang_ran looks what a member holds after a slice: it plans for its lead's budget.
 void hth_train_gang_ran(hth_train_queue *queue, hth_train_entry *entry);

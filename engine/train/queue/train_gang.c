@@ -3,7 +3,8 @@
 // of each other. What keeps them from waiting for each other for ever is an order of all groups:
 // where a member waits, the members of younger groups that cannot begin a round give their memory
 // back, and take none before the older one has begun. A paused job's members give theirs back at
-// once, as the job itself does.
+// once, as the job itself does, and those of one that is to follow a job take none before: that job
+// may need it.
 //
 // Patience is for groups whose members are on their way: giving back and planning again takes much
 // longer than they do.
@@ -35,8 +36,8 @@ void hth_train_gang_close(hth_train_entry *entry)
 
 void hth_train_gang_pause(hth_train_entry *entry)
 {
-    if (entry->gang.watch != NULL) {
-        hth_group_watch_pause(entry->gang.watch, entry->paused);
+    if (entry->gang.watch != NULL && !entry->member) {
+        hth_group_watch_pause(entry->gang.watch, entry->paused || entry->n_after > 0);
     }
 }
 
@@ -95,7 +96,7 @@ void hth_train_gang_why(const hth_train_queue *queue, const hth_train_entry *ent
         int n = member != NULL ? (int)(member - older->job) : (int)strlen(older->job);
         snprintf(why, cap, "gave its memory back to job '%.*s', which is older", n, older->job);
     } else {
-        snprintf(why, cap, "its job is paused");
+        snprintf(why, cap, "its job is paused, or follows another one");
     }
 }
 

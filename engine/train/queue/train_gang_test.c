@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group that has ended is joined by nobody: no attempt of its lead is of use.
+// What the queue of a member's device does for its group.
 #include "base/test.h"
 
 #include "engine/train/queue/train_entry_impl.h"
@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+// A group that has ended is joined by nobody: no attempt of its lead is of use.
 static void test_over(void **state)
 {
     hth_request request = {.member = 1, .n_files = 1};
@@ -25,8 +26,32 @@ static void test_over(void **state)
     close(request.files[0]);
 }
 
+// Whether a job is paused its lead says: a member that comes again, after its process has died,
+// knows nothing of it.
+static void test_paused(void **state)
+{
+    hth_request request = {.member = 1, .n_files = 1}, other = {.member = 2, .n_files = 1};
+    hth_train_queue queue = {.first = NULL};
+    hth_train_entry lead = {.r = &request, .paused = true};
+    hth_train_entry member = {.r = &other, .member = true};
+    assert_ok(hth_group_make(2, &request.files[0]));
+    other.files[0] = request.files[0];
+    assert_ok(hth_train_gang_open(&lead));
+    assert_ok(hth_train_gang_open(&member));
+    hth_train_gang_pause(&lead);
+    assert_true(hth_train_gang_gated(&queue, &member));
+    hth_train_gang_pause(&member);
+    assert_true(hth_train_gang_gated(&queue, &member));
+    lead.paused = false;
+    hth_train_gang_pause(&lead);
+    assert_false(hth_train_gang_gated(&queue, &member));
+    hth_train_gang_close(&member);
+    hth_train_gang_close(&lead);
+    close(request.files[0]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_over)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_over), cmocka_unit_test(test_paused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

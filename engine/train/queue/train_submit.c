@@ -251,6 +251,7 @@ void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
     }
     bool later = hth_train_queue_ahead(queue) != NULL;
     hth_train_queue_append(queue, e);
+    hth_train_gang_pause(e);
     if (request->crashes > 0) {
         submit_again(queue, e);
     } else if ((err = submit_waits(queue, e, later)) != HTH_OK) {

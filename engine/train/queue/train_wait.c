@@ -158,6 +158,7 @@ hth_err hth_train_wait_look(hth_train_queue *queue, hth_train_entry *entry)
     entry->gate = HTH_TRAIN_GATE_NONE;
     if (entry->n_after > 0) {
         HTH_TRY(wait_after(queue, entry));
+        hth_train_gang_pause(entry);
     }
     if (entry->n_after > 0) {
         entry->gate = HTH_TRAIN_GATE_AFTER;
