@@ -188,6 +188,10 @@ static void paused_and_canceled(void **state)
     // canceled, and gone on with
     train_and_leave(&r.f, asks(&r, "left", "{\"on\": \"all\", \"seed\": 2}"), 4);
     assert_true(logged(&r.f, "left", "checkpoint of iteration 4 written"));
+    doc = train(&r.f, json_pack("{s:s, s:b, s:i}", "job", "left", "resume", 1, "iterations", 3),
+                &err);
+    assert_null(doc);
+    assert_non_null(strstr(hth_err_detail(), "has made 4 iterations, and 'iterations' is 3 now"));
     doc = train(&r.f, json_pack("{s:s, s:b}", "job", "left", "resume", 1), &err);
     assert_ok(err);
     same_clusters(&r, alone, doc, "resumed");

@@ -201,8 +201,21 @@ static hth_err open_shard(kmeans_job *job, size_t iterations)
     return hth_kmeans_open_shared(job->ms->site->device, &like, &job->shard);
 }
 
+// open_goes_on refuses a group's job with fewer iterations than it has made: the shared memory, of
+// which all members know the size beforehand, has room for no more.
+static hth_err open_goes_on(const kmeans_job *job, size_t made)
+{
+    return job->r->member == 0 || made <= job->spec.what.iterations
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "job '%s' has made %zu iterations, and 'iterations' is %zu now: on "
+                          "several devices it goes on with %zu at least, on one it ends at once",
+                          job->name, made, job->spec.what.iterations, made);
+}
+
 static hth_err open_begin(kmeans_job *job, const hth_kmeans_saved *saved)
 {
+    HTH_TRY(open_goes_on(job, saved->iterations));
     HTH_TRY(open_shard(job, saved->iterations));
     HTH_TRY(hth_kmeans_begin(&job->spec.what, &job->shard, 1,
                              saved->centroids != NULL ? saved : NULL, &job->run));
