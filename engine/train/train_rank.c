@@ -17,8 +17,12 @@ hth_err hth_train_rank_open(hth_train_job *job)
 {
     hth_rank *rank = &job->rank;
     HTH_TRY(hth_rank_read(job->args, rank));
-    if (rank->ranks == 0) {
-        return HTH_OK;
+    if (rank->ranks == 0) { // of devices of this server, or of none; or a paused rank, resumed
+        return job->r->member == 0 || json_object_get(job->args, HTH_TRAIN_MEMBERS) != NULL
+                   ? HTH_OK
+                   : hth_fail(HTH_EINVAL,
+                              "the job was a rank of several, who have ended: the same command "
+                              "with --resume goes on with it, with any number of ranks");
     }
     if (job->r->member == 0) {
         return hth_fail(HTH_EINVAL,

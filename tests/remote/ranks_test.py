@@ -284,6 +284,21 @@ class Exchanges(Servers):
         self.assertEqual(self.ended('canceled')['state'], 'canceled')
         self.assertNotIn('is alive', str(ended[1]))
 
+    def test_a_paused_job_is_left_to_its_ranks(self):
+        def pause():
+            with hearth.Client(self.url(0)) as h:
+                h.query('pause', job='paused')
+                h.query('resume', job='paused')
+        thread = threading.Thread(target=pause)
+
+        def paces(call):
+            if call == 40:
+                thread.start()
+        ended = self.ranks(2, save_as='paused', epochs=10000, paces=paces)
+        thread.join()
+        self.assertRegex(str(ended[0]), 'was a rank of several, who have ended: the same command with --resume goes on')
+        self.assertGreater(self.ended('paused')['step'], 0)
+
     def test_an_engine_that_dies_ends_its_rank(self):
         killed = []
 
