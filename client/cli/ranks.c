@@ -157,7 +157,8 @@ static bool ranks_starts(hth_ranks *ranks, underway *parts, uint64_t ms)
     return true;
 }
 
-// While sums are under way MPI is called often: it moves data only when it is called.
+// While sums are under way MPI is called often: it moves data only when it is called. What is under
+// way when the job has ended is the lead's last plan, which the others wait for.
 static void ranks_sum(hth_ranks *ranks)
 {
     underway *parts = hth_calloc(1, sizeof *parts);
@@ -166,9 +167,9 @@ static void ranks_sum(hth_ranks *ranks)
         return;
     }
     struct pollfd p = {.fd = hearth_exchange_fd(ranks->exchange), .events = POLLIN};
-    for (bool more = true; more && ranks->err == HTH_OK;) {
+    for (bool more = true; (more || parts->n > 0) && ranks->err == HTH_OK;) {
         const struct timespec moment = {0, 100000};
-        bool there = parts->n == 0 || ppoll(&p, 1, &moment, NULL) > 0;
+        bool there = parts->n == 0 || ppoll(&p, more ? 1 : 0, &moment, NULL) > 0;
         if (there && parts->n < RANKS_MOST) {
             more = ranks_starts(ranks, parts, RANKS_MS);
         }
