@@ -82,7 +82,7 @@ static void sync_bn(void **state)
 {
     static const training *const models[] = {&image_net, &mobile, &unet,
                                              &clipped,   &smooth, &image_bce};
-    as_one_device(models, sizeof models / sizeof *models, "\"sync-bn\": true, ", "60%");
+    as_one_device(models, sizeof models / sizeof *models, "\"sync-bn\": true, ", "75%");
 }
 
 // A parameter server: the losses and the result of members that all make the same update, to the

@@ -23,6 +23,7 @@ typedef struct slice_kernel {
     bool grad;
     int n;           // slices
     int first;       // the convolution's first input in the node's
+    int n_in, n_out; // the node's
     size_t in, out;  // bytes of a slice of the convolution's input, and of y or dy
     size_t conv_at;  // the convolution's workspace, after x
     size_t sums_at;  // of a slice, then of all
@@ -50,18 +51,18 @@ static hth_err slice_convolve(const slice_kernel *k, const hth_kernel_args *args
 static void slice_norm(const slice_kernel *k, const hth_kernel_args *args, int slice, double *own,
                        double *all)
 {
-    void *const *p = args->in + k->first + 3;
     size_t at = k->out * (size_t)slice;
-    void *x = args->workspace, *const *to = args->out;
-    bool last = slice + 1 == k->n;
-    void *in[6] = {x, p[0], p[1], p[2], p[3]};
-    void *out[5] = {slice_move(to[0], at), last ? to[1] : NULL, last ? to[2] : NULL};
+    int n = 0;
+    void *in[6] = {NULL}, *out[5] = {slice_move(args->out[0], at)};
     if (k->grad) {
-        void *of[] = {slice_move(args->in[0], at), x, p[0], p[1], p[2], p[3]};
-        memcpy(in, of, sizeof of);
-    } else {
-        out[3] = last ? to[3] : NULL;
-        out[4] = last ? to[4] : NULL;
+        in[n++] = slice_move(args->in[0], at);
+    }
+    in[n++] = args->workspace;
+    for (int i = k->first + 3; i < k->n_in; i++) {
+        in[n++] = args->in[i];
+    }
+    for (int i = 1; i < k->n_out && slice + 1 == k->n; i++) {
+        out[i] = args->out[i];
     }
     hth_kernel_args norm = {.in = in, .out = out};
     if (all == NULL) {
@@ -243,6 +244,8 @@ hth_err cpu_conv_norm_prepare(hth_device *device, const hth_graph *graph, const 
     }
     k->grad = grad;
     k->first = grad ? 1 : 0;
+    k->n_in = node->n_inputs;
+    k->n_out = node->n_outputs;
     k->n = n;
     snprintf(k->name, sizeof k->name, "slices/%d", n);
     k->base = (hth_kernel){.run = slice_run,
