@@ -43,9 +43,9 @@ typedef struct hth_pairs {
 const char *hth_pair_class_name(hth_pair_class which);
 // hth_pair_class_of returns an operator's class, HTH_PAIR_CLASSES: it has none.
 hth_pair_class hth_pair_class_of(hth_op op);
+#define HTH_PAIR_TRIES 5
 // hth_pairs_runs stores how often each class's work is run, from the times of single runs: about as
 // long as the longest of all, some milliseconds at least. The least of a class's times counts.
-#define HTH_PAIR_TRIES 5
 void hth_pairs_runs(const bool there[HTH_PAIR_CLASSES], double us[][HTH_PAIR_TRIES],
                     int runs[HTH_PAIR_CLASSES]);
 double hth_pairs_oef(const hth_pairs *pairs, hth_pair_class a, hth_pair_class b);

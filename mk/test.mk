@@ -29,11 +29,11 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(B)/engine/engine_test \
             $(B)/engine/process/proxy_test $(B)/engine/router/router_test $(B)/engine/router/router_group_test \
             $(patsubst %,$(B)/engine/serve/%_test,memory_wait train_overlap_job load serve instance instances batcher_load) \
-            $(patsubst %,$(B)/engine/train/%_test,checkpoint/checkpoint train_bad train_eval train_keep train replan trainer_resize) \
+            $(patsubst %,$(B)/engine/train/%_test,checkpoint/checkpoint train_bad train_eval train_group train_keep train replan trainer_plans trainer_resize) \
             $(patsubst %,$(B)/engine/train/queue/%_test,train_fair train_commands train_grow train_record) \
             $(patsubst %,$(B)/graph/onnx/%_test,onnx_bad onnx_parts onnx) $(B)/graph/specialize_models_test \
             $(B)/kernels/cpu/conv_test \
-            $(B)/kernels/cpu/train/conv_grad_test $(patsubst %,$(B)/kernels/cuda/%_test,dnn train_ops) \
+            $(patsubst %,$(B)/kernels/cpu/train/%_test,conv_grad conv_norm) $(patsubst %,$(B)/kernels/cuda/%_test,dnn train_ops) \
             $(patsubst %,$(B)/modelstore/%_test,damage put upload) $(B)/planner/bound/plan_bound_test \
             $(patsubst %,$(B)/planner/exact/plan_%_test,floor oracle) \
             $(patsubst %,$(B)/planner/%_test,plan_curve plan_inference plan_least plan_limit plan_policy plan_train) \

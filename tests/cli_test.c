@@ -197,16 +197,16 @@ static void test_switches(void **state)
     said("--data needs a value");
 }
 
+// Of address space; who reserves terabytes, as sanitizers do, cannot be limited.
+#define LITTLE_MEMORY (HTH_SANITIZED ? ":" : "ulimit -v 1000000")
+
 // A problem is planned without server and store, in little memory: no device is opened.
 static void test_problem(void **state)
 {
     static const char problem[] = "tests/data/oracle/residual-norm-60.json";
-    if (HTH_SANITIZED) { // who reserves terabytes cannot be limited
-        skip();
-    }
-    assert_int_equal(run("hearth --version; ulimit -v 1000000; %s/hearth --json plan --problem %s "
+    assert_int_equal(run("hearth --version; %s; %s/hearth --json plan --problem %s "
                          "--policy hearth --budget 60%%",
-                         build, problem),
+                         LITTLE_MEMORY, build, problem),
                      0);
     assert_non_null(strstr(output, "\"policy\":\"hearth\""));
     assert_int_equal(run("hearth plan --problem %s --budget 101%%", problem), 1);
@@ -243,10 +243,9 @@ static double curve_end(const char *key)
 static void test_curve_problem(void **state)
 {
     static const char problem[] = "tests/data/oracle/residual-norm-60.json";
-    static const char *const small = HTH_SANITIZED ? ":" : "ulimit -v 1000000";
     assert_int_equal(run("hearth --version >/dev/null; %s; env -u HEARTH_SERVER %s/hearth --json "
                          "curve --problem %s --plan-ms 5 --csv %s/c.csv",
-                         small, build, problem, dir),
+                         LITTLE_MEMORY, build, problem, dir),
                      0);
     assert_float_equal(curve_end("share"), 1, 1e-9);
     assert_float_equal(curve_end("slowdown"), 1, 1e-9);
@@ -311,11 +310,9 @@ static void profile_large(void)
 static void profile_alone(const char *step, json_int_t budget)
 {
     static const char model[] = "tests/data/digits/untrained.onnx";
-    // a sanitizer maps terabytes
-    static const char *const small = HTH_SANITIZED ? ":" : "ulimit -v 1000000";
     assert_int_equal(run("hearth --version >/dev/null; %s; env -u HEARTH_SERVER "
                          "%s/hearth --json plan %s --profile %s/costs.json",
-                         small, build, step, dir),
+                         LITTLE_MEMORY, build, step, dir),
                      0);
     assert_int_equal(number("budget_bytes"), budget);
     assert_int_equal(run("hearth --version; sed 's/\"memory_bytes\":[0-9]*/\"memory_bytes\":4096/' "

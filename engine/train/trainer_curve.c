@@ -152,7 +152,7 @@ static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     t->parts = parts;
     t->group = false;
     t->problem_only = true;
-    t->guess = t->slices = guess; // who guesses looks for the least memory
+    t->guess = guess;
     HTH_TRY(hth_trainer_target(t, inputs, &target));
     HTH_TRY(hth_trainer_shape_make(t, inputs, &target, &t->shapes[0]));
     t->current = 0;

@@ -58,8 +58,8 @@ struct hth_trainer {
     bool problem_only;    // steps are to be planned by others, and are not run
     bool group;           // spec->group, but not to plan a curve: of a whole step, that is close
     bool whole;           // its batches are not taken in parts: samples depend on each other
-    bool guess;           // with problem_only: what was not measured yet need not be
-    bool slices;          // .. and batch norms are taken in slices, as for the least memory
+    bool guess;           // with problem_only, for the least memory: what was not measured yet need
+                          // not be, and batch norms are taken in slices
     uint64_t retained_bytes;
     void *memory; // on the device: slots, and after them the arena of the step at work
     uint64_t memory_bytes;

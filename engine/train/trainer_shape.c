@@ -130,7 +130,7 @@ static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, cons
                           .profile = trainer->profile,
                           .spill = trainer->spec->spill,
                           .problem_only = trainer->problem_only,
-                          .slice_bytes = trainer->slices ? 1 : 0};
+                          .slice_bytes = trainer->guess ? 1 : 0};
     return hth_program_compile_step(trainer->ms->site, &spec, !trainer->guess, trainer->progress,
                                     &phase->program);
 }

@@ -269,33 +269,31 @@ class Exchanges(Servers):
         with hearth.Client(f'ipc://{folder}/sock') as h:
             self.assertIn('was rank 0 of 1: the same command with --resume goes on', h.job('again').wait(PATIENCE)['why'])
 
-    def test_a_canceled_job_ends_all_its_ranks(self):
-        def cancel():
+    def ranks_while(self, act, save_as):
+        """How two ranks end at whose fortieth sum `act` begins, with a client of rank 0's server."""
+        def client():
             with hearth.Client(self.url(0)) as h:
-                h.job('canceled').cancel()
-        thread = threading.Thread(target=cancel)
+                act(h)
+        thread = threading.Thread(target=client)
 
         def paces(call):
             if call == 40:
                 thread.start()
-        ended = self.ranks(2, save_as='canceled', epochs=10000, paces=paces)
+        ended = self.ranks(2, save_as=save_as, epochs=10000, paces=paces)
         thread.join()
+        return ended
+
+    def test_a_canceled_job_ends_all_its_ranks(self):
+        ended = self.ranks_while(lambda h: h.job('canceled').cancel(), 'canceled')
         self.assertIsInstance(ended[0], hearth.Canceled)
         self.assertEqual(self.ended('canceled')['state'], 'canceled')
         self.assertNotIn('is alive', str(ended[1]))
 
     def test_a_paused_job_is_left_to_its_ranks(self):
-        def pause():
-            with hearth.Client(self.url(0)) as h:
-                h.query('pause', job='paused')
-                h.query('resume', job='paused')
-        thread = threading.Thread(target=pause)
-
-        def paces(call):
-            if call == 40:
-                thread.start()
-        ended = self.ranks(2, save_as='paused', epochs=10000, paces=paces)
-        thread.join()
+        def pause(h):
+            h.query('pause', job='paused')
+            h.query('resume', job='paused')
+        ended = self.ranks_while(pause, 'paused')
         self.assertIsInstance(ended[0], Exception)  # of its exchange or its job, whichever ends first
         row = self.ended('paused')
         self.assertIn('was a rank of several, who have ended: the same command with --resume goes on', row['why'])
