@@ -70,6 +70,13 @@ static void detach_leave(hth_detach *detach, int number)
         }
         return;
     }
+    if (detach->rank) {
+        fprintf(stderr,
+                "hearth: job '%s' ends with its ranks, and keeps a checkpoint if it has made a "
+                "step; the same command with --resume goes on\n",
+                detach->name);
+        detach_die(detach, number);
+    }
     fprintf(stderr,
             "hearth: job %llu goes on; `hearth job %s --follow` follows it, `hearth cancel %s`%s "
             "cancels it\n",
@@ -126,6 +133,11 @@ void hth_detach_job(hth_detach *detach, hearth *h, hearth_job job, const char *n
     detach->embedded = embedded;
     snprintf(detach->name, sizeof detach->name, "%s", name);
     atomic_store(&detach->armed, true);
+}
+
+void hth_detach_rank(hth_detach *detach)
+{
+    detach->rank = true;
 }
 
 int hth_detach_left(const hth_detach *detach)

@@ -30,7 +30,7 @@ typedef struct hth_detach {
     hearth *h;
     hearth_job job;
     char name[HTH_DETACH_NAME];
-    bool embedded;
+    bool embedded, rank;
     atomic_bool armed;
     atomic_int left; // the signal that ends the following; 0: none has come
 } hth_detach;
@@ -40,6 +40,8 @@ typedef struct hth_detach {
 hth_err hth_detach_begin(hth_detach *detach);
 // hth_detach_job says which job is followed from now on. embedded: by an engine in this process.
 void hth_detach_job(hth_detach *detach, hearth *h, hearth_job job, const char *name, bool embedded);
+// hth_detach_rank: this client sums for the job, which ends with it.
+void hth_detach_rank(hth_detach *detach);
 // hth_detach_left is the signal after which the job is to be followed no more; 0: none has come.
 int hth_detach_left(const hth_detach *detach);
 // hth_detach_end ends the thread: after a Ctrl-C when it is known whether a second one follows.

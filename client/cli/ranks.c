@@ -17,13 +17,14 @@
 
 #define RANKS_MOST 4096  // parts that may be under way
 #define RANKS_MS   60000 // nothing to do: a look at whether all is well
+#define RANKS_MEET 3000  // for the others to say why they end
 
 struct hth_ranks {
     const hth_mpi *mpi;
     hearth_exchange *exchange;
     int rank, ranks;
     pthread_t thread;
-    sem_t begun, go, over; // the thread: MPI has begun; may sum; may end MPI
+    sem_t begun, go, summed, over; // the thread: MPI has begun; may sum; has; may end MPI
     bool goes, good;
     hth_err err;
     char why[HTH_MPI_WHY + 100];
@@ -199,13 +200,14 @@ static void *ranks_thread(void *arg)
     if (ranks->goes) {
         ranks_sum(ranks);
     }
-    if (ranks->err != HTH_OK) {
-        fprintf(stderr, "hearth: rank %d of %d: %s\n", ranks->rank, ranks->ranks, ranks->why);
-    }
+    sem_post(&ranks->summed);
     sem_wait(&ranks->over);
     if (ranks->good && ranks->err == HTH_OK) {
         ranks->mpi->end();
     } else {
+        if (ranks->mpi->meet(RANKS_MEET) && ranks->rank > 0) {
+            sleep(1); // rank 0 ends all
+        }
         ranks->mpi->abort(1);
     }
     return NULL;
@@ -218,6 +220,7 @@ static void ranks_free(hth_ranks *ranks)
     hearth_exchange_close(ranks->exchange);
     sem_destroy(&ranks->begun);
     sem_destroy(&ranks->go);
+    sem_destroy(&ranks->summed);
     sem_destroy(&ranks->over);
     hth_free(ranks);
 }
@@ -255,6 +258,7 @@ hth_err hth_ranks_open(const char *group, hth_ranks **out)
     }
     sem_init(&ranks->begun, 0, 0);
     sem_init(&ranks->go, 0, 0);
+    sem_init(&ranks->summed, 0, 0);
     sem_init(&ranks->over, 0, 0);
     hth_err err = ranks_begin(ranks);
     if (err != HTH_OK) {
@@ -279,6 +283,12 @@ void hth_ranks_go(hth_ranks *ranks)
 {
     ranks->goes = true;
     sem_post(&ranks->go);
+}
+
+const char *hth_ranks_wait(hth_ranks *ranks)
+{
+    sem_wait(&ranks->summed);
+    return ranks->err != HTH_OK ? ranks->why : NULL;
 }
 
 void hth_ranks_end(hth_ranks *ranks, bool good)

@@ -582,6 +582,17 @@ static void job_first(hth_train_job *job)
     }
 }
 
+// job_record keeps a step's loss. If that is not finite the lead ends the job, which has the
+// checkpoint: the others wait for that, and a lead that comes back sees it in the next step.
+static hth_err job_record(hth_train_job *job, double loss, double ms, double lr)
+{
+    json_t *known = isfinite(loss) ? json_real(loss) : json_null();
+    if (json_array_append_new(job->history, json_pack("[o, f, f]", known, ms, lr)) != 0) {
+        return hth_no_memory("a training job");
+    }
+    return HTH_OK;
+}
+
 // job_made counts a step that was made, and tells of it.
 static hth_err job_made(hth_train_job *job)
 {
@@ -592,10 +603,7 @@ static hth_err job_made(hth_train_job *job)
     if (hth_train_group_lead(job)) {
         job_event(job);
     }
-    if (json_array_append_new(job->history,
-                              json_pack("[f, f, f]", job->loss, job->step_ms, job->lr)) != 0) {
-        return hth_no_memory("a training job");
-    }
+    HTH_TRY(job_record(job, job->loss, job->step_ms, job->lr));
     job->at += job->spec.batch;
     if (job->at >= job->data.n_samples) {
         job->at = 0;
@@ -649,9 +657,7 @@ static hth_err job_moved(hth_train_job *job)
     for (; known < job->step; known++) {
         double ms, loss = hth_train_group_loss(job, known, &ms);
         double lr = hth_train_rate(&job->spec, known, job->steps, job->steps / job->spec.epochs);
-        if (json_array_append_new(job->history, json_pack("[f, f, f]", loss, ms, lr)) != 0) {
-            return hth_no_memory("a training job");
-        }
+        HTH_TRY(job_record(job, loss, ms, lr));
     }
     hth_train_job_place(job, job->step);
     return HTH_OK;

@@ -62,13 +62,13 @@ N = 200  # samples: 13 batches an epoch, of which the last has 8
 STEPS = 52
 
 
-def write(path, seed=1, n=N):
-    """A safetensors file of samples."""
+def write(path, seed=1, n=N, labels=None):
+    """A safetensors file of samples, with numbers to meet or with classes."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, 12)).astype(np.float32)
-    y = np.stack([np.tanh(x[:, :6].sum(1)), x[:, 6] * x[:, 7]], 1).astype(np.float32)
+    y = np.stack([np.tanh(x[:, :6].sum(1)), x[:, 6] * x[:, 7]], 1).astype(np.float32) if labels is None else labels
     head = json.dumps({'x': {'dtype': 'F32', 'shape': list(x.shape), 'data_offsets': [0, x.nbytes]},
-                       'y': {'dtype': 'F32', 'shape': list(y.shape), 'data_offsets': [x.nbytes, x.nbytes + y.nbytes]}}).encode()
+                       'y': {'dtype': 'F32' if labels is None else 'I64', 'shape': list(y.shape), 'data_offsets': [x.nbytes, x.nbytes + y.nbytes]}}).encode()
     with open(path, 'wb') as f:
         f.write(struct.pack('<Q', len(head)) + head + x.tobytes() + y.tobytes())
 
@@ -228,6 +228,14 @@ class Exchanges(Servers):
         self.assertEqual(ended[1:], [None, None])
         self.assertIsInstance(ended[0], hearth.Trained, ended)
         self.expect_same(ended[0].losses)
+
+    def test_a_batch_of_which_no_label_counts(self):
+        data, labels = self.folder + '/ignored.safetensors', np.arange(N) % 2
+        labels[TASK['batch']:2 * TASK['batch']] = -100
+        write(data, labels=labels)
+        ended = self.ranks(2, data=[data] * 2, save_as='ignored', loss='softmax-xent', no_shuffle=True)
+        self.assertIn('the loss of step 2 is not a number', self.ended('ignored')['why'])
+        self.assertNotIn('memory', str(ended[1]))
 
     def test_a_job_of_ranks_goes_on_alone(self):
         self.ranks(2, fails={0: 60}, save_as='left')
@@ -407,6 +415,14 @@ class Mpirun(Ranks):
         self.assertNotEqual(code, 0)
         self.assertIn('a batch of 1 samples is too small for 2 devices', err)
 
+    def test_what_stops_the_job_is_rank_0_s_to_say(self):
+        for lr in 100, 1:
+            code, _, err = self.run_ranks(2, *self.command('--save-as', 'diverged', '--lr', str(lr)))
+            self.assertNotEqual(code, 0)
+            self.assertIn(self.ended('diverged')['why'], err)
+            self.assertNotIn('goes on;', err)
+            self.assertNotIn('ends with its ranks', err)
+
     def test_a_killed_rank_ends_the_job_with_a_checkpoint(self):
         with self.start(2, *self.command('--save-as', 'killed', '--epochs', '10000')) as p:
             end = time.monotonic() + PATIENCE
@@ -419,8 +435,9 @@ class Mpirun(Ranks):
                 time.sleep(0.05)
             victims = [pid for child in tap.children(p.pid) for pid in [child]]
             os.kill(victims[-1], signal.SIGKILL)
-            p.communicate(timeout=PATIENCE)
+            _, err = p.communicate(timeout=PATIENCE)
             self.assertNotEqual(p.returncode, 0)
+            self.assertNotIn('goes on;', err)
         row = self.ended('killed')
         self.assertEqual(row['state'], 'failed')
         self.assertIn('rank 0 of 2 has lost the client', row['why'])

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #if defined OPEN_MPI
 #define MPI_LIBRARY "Open MPI"
@@ -15,6 +16,8 @@
 #else
 #define MPI_LIBRARY "its MPI"
 #endif
+
+static MPI_Comm mpi_last; // where ranks meet before the end, whatever sums are under way
 
 #define MPI_PIECE ((uint64_t)1 << 30) // elements of one call: its count is an int
 
@@ -52,7 +55,7 @@ static int mpi_begin(int *rank, int *ranks, char why[HTH_MPI_WHY])
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
     MPI_Comm_size(MPI_COMM_WORLD, ranks);
-    return 0;
+    return mpi_fails(MPI_Comm_dup(MPI_COMM_WORLD, &mpi_last), "MPI_Comm_dup", why);
 }
 
 // What does not fit one call is sent in several, all but the last of which are waited for.
@@ -106,8 +109,21 @@ static int mpi_test(void *request, int *done, char why[HTH_MPI_WHY])
     return mpi_fails(code, "a sum over all ranks", why);
 }
 
+static bool mpi_meet(uint64_t ms)
+{
+    const struct timespec pause = {0, 1000000};
+    MPI_Request request;
+    int done = 0, code = MPI_Ibarrier(mpi_last, &request);
+    for (uint64_t i = 0; i < ms && !done && code == MPI_SUCCESS; i++) {
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        nanosleep(&pause, NULL);
+    }
+    return done && code == MPI_SUCCESS;
+}
+
 static void mpi_end(void)
 {
+    MPI_Comm_free(&mpi_last);
     MPI_Finalize();
 }
 
@@ -127,6 +143,7 @@ HEARTH_API const hth_mpi *hth_mpi_plugin(int abi)
                                    .start = mpi_start,
                                    .test = mpi_test,
                                    .end = mpi_end,
+                                   .meet = mpi_meet,
                                    .abort = mpi_abort};
     return abi == HTH_MPI_ABI ? &plugin : NULL;
 }

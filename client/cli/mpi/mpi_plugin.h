@@ -6,9 +6,11 @@
 
 #include "client/hearth.h"
 
+#include <stdbool.h>
+
 #define HTH_MPI_FILE  "libhearth_mpi.so"
 #define HTH_MPI_ENTRY "hth_mpi_plugin"
-#define HTH_MPI_ABI   1
+#define HTH_MPI_ABI   2
 
 #define HTH_MPI_WHY 256
 
@@ -21,8 +23,9 @@ typedef struct hth_mpi {
     // is freed by the test that finds it done.
     int (*start)(const hearth_exchange_part *part, void **request, char why[HTH_MPI_WHY]);
     int (*test)(void *request, int *done, char why[HTH_MPI_WHY]);
-    void (*end)(void);       // all ranks have come to it
-    void (*abort)(int code); // ends all ranks; does not return
+    void (*end)(void);         // all ranks have come to it
+    bool (*meet)(uint64_t ms); // waits until all ranks have come to it; false: not within `ms`
+    void (*abort)(int code);   // ends all ranks; does not return
 } hth_mpi;
 
 typedef const hth_mpi *hth_mpi_entry(int abi);
