@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """One training job on two CPU devices of one thread each, against the sum of what each does alone with its shard, in turns: equal devices, a
-second one with a quota or with other instructions; against even shards; and, with a Python that has PyTorch, against
+second one with a quota or with other instructions; against even shards; against two unconnected jobs at the same time; and, with a Python that has PyTorch, against
 DistributedDataParallel over gloo in two processes of one thread. Prints one JSON line for each network and pair.
 --react: after each change of the second device's quota, how far the members' times are apart, of the step, after so many steps.
 usage, from the root: tests/bench/group.py [--build DIR] [--python PYTHON] [--batch N] [--steps N] [--rounds N] [--pairs PAIR,..] [--no-peer]
@@ -9,6 +9,7 @@ usage, from the root: tests/bench/group.py [--build DIR] [--python PYTHON] [--ba
   digits (default), resnet50, mobilenetv2, unet, encoder: all but the first are exported with PYTHON's torchvision. PAIR: equal, half, quarter,
   avx2, sse2"""
 import argparse
+import concurrent.futures
 import json
 import os
 import signal
@@ -69,13 +70,23 @@ class Server:
         assert done.returncode == 0, (args, done.stderr)
         return done.stdout
 
-    def command(self, on, batch, epochs, *more):
+    def command(self, on, batch, epochs, *more, name='made'):
         return ['train', 'm', '--data', self.folder + '/data.safetensors', '--loss', 'softmax-xent', '--lr', '0.0001', '--optimizer', 'momentum',
-                '--batch', str(batch), '--epochs', str(epochs), '--save-as', 'made', '--on', on, *more]
+                '--batch', str(batch), '--epochs', str(epochs), '--save-as', name, '--on', on, *more]
 
-    def train(self, on, batch, epochs, *more):
+    def train(self, on, batch, epochs, *more, name='made'):
         """Samples a second, of the median step after the first ones; and the shards."""
-        lines = self.hearth(*self.command(on, batch, epochs, *more)).splitlines()
+        return self.rate(self.hearth(*self.command(on, batch, epochs, *more, name=name)), batch)
+
+    def apart(self, shards, epochs):
+        """Samples a second of both devices, of two jobs that know nothing of each other, at the same time."""
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            jobs = [pool.submit(self.train, f'cpu:{i}', n, epochs, name=f'made{i}') for i, n in enumerate(shards)]
+            return sum(job.result()[0] for job in jobs)
+
+    @staticmethod
+    def rate(printed, batch):
+        lines = printed.splitlines()
         times = [json.loads(line)['ms'] for line in lines[:-1]]
         return batch / statistics.median(times[len(times) // 3:]) * 1e3, json.loads(lines[-1]).get('shards')
 
@@ -177,7 +188,7 @@ def peer(args, name, shard):
 
 
 def rounds(args, server, name, batch, folder):
-    """Of each round: the group's rate; of the sum of both alone; even shards' rate; the shards; DDP's rate, or none."""
+    """Of each round: the group's rate; of the sum of both alone; of even shards' rate; the shards; of both at once, unconnected; DDP's rate, or none."""
     epochs, rows = (args.steps + 1) // 2, []
     with open(folder + '/even.json', 'w', encoding='utf-8') as f:
         json.dump([[0, batch // 2, batch - batch // 2]], f)
@@ -186,8 +197,9 @@ def rounds(args, server, name, batch, folder):
         last = shards[-1][1:]
         alone = sum(server.train(device, n, epochs)[0] for device, n in zip(('cpu:0', 'cpu:1'), last) if n > 0)
         even = both if last[0] == last[1] else server.train('all', batch, epochs, '--shards', folder + '/even.json')[0]
+        apart = server.apart(last, epochs) if min(last) > 0 else alone
         if i > 0:  # what is measured the first time is kept
-            rows.append((both, both / alone, both / even, last, peer(args, name, batch // 2) if args.peer and name != 'digits' else None))
+            rows.append((both, both / alone, both / even, last, both / apart, peer(args, name, batch // 2) if args.peer and name != 'digits' else None))
     return rows
 
 
@@ -206,9 +218,9 @@ def measure(args, name, pair):
         rows.sort(key=lambda row: row[1])
         out = {'network': name, 'pair': pair, 'batch': batch, 'group': round(statistics.median(row[0] for row in rows), 2),
                'of_sum': [round(row[1], 3) for row in rows], 'times_even': round(statistics.median(row[2] for row in rows), 2),
-               'shards': rows[len(rows) // 2][3]}
-        if rows[0][4] is not None:
-            out['to_ddp'] = [round(row[0] / row[4], 2) for row in rows]
+               'of_unconnected': [round(row[4], 3) for row in rows], 'shards': rows[len(rows) // 2][3]}
+        if rows[0][5] is not None:
+            out['to_ddp'] = [round(row[0] / row[5], 2) for row in rows]
         print(json.dumps(out), flush=True)
 
 
