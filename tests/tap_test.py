@@ -75,7 +75,7 @@ class Runner(unittest.TestCase):
             f.write(body)
             f.flush()
             return subprocess.run(['sh', 'build-aux/tap.sh', f.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-                                  cwd=os.path.dirname(HERE), env={**os.environ, 'HEARTH_TEST_SECONDS': seconds, 'HEARTH_BUILD': 'build'}, timeout=120)
+                                  cwd=os.path.dirname(HERE), env={**os.environ, 'HEARTH_TEST_SECONDS': seconds, 'HEARTH_BUILD': 'no-build'}, timeout=120)
 
     def test_left(self):
         r = self.run_test("import subprocess\np = subprocess.Popen(['sleep', '1000'])\nprint(f'# {p.pid}\\nok 1 - a # SKIP\\n1..1')\n", '100')
@@ -86,12 +86,28 @@ class Runner(unittest.TestCase):
     def test_hangs(self):
         r = self.run_test("import time\nprint('ok 1 - a', flush=True)\ntime.sleep(1000)\n", '1')
         self.assertEqual((r.returncode, r.stdout), (124, 'ok 1 - a\n'))
-        self.assertRegex(r.stderr, r'^python3 \S+ build: failed, exit status 124:\nok 1 - a\n$')
+        self.assertRegex(r.stderr, r'^python3 \S+ no-build: failed, exit status 124:\nok 1 - a\n$')
 
     def test_failed(self):
         r = self.run_test("print('ok 1 - a\\nnot ok 2 - b\\n# 3 != 4\\n1..2')\n", '100')
         self.assertEqual((r.returncode, r.stdout), (0, 'ok 1 - a\nnot ok 2 - b\n# 3 != 4\n1..2\n'))
         self.assertRegex(r.stderr, r'failed, exit status 0:\nnot ok 2 - b\n# 3 != 4\n1..2\n$')
+
+    def test_noisy(self):
+        """What a test writes as an error does not keep prove from starting others: the first of these three waits for the last."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = folder + '/made'
+            for name, body in (('a', "import os, sys, time\nprint('noise', file=sys.stderr, flush=True)\n"
+                                f"while not os.path.exists('{made}'):\n    time.sleep(.01)\n"),
+                               ('b', ''), ('c', f"open('{made}', 'w').close()\n")):
+                with open(f'{folder}/{name}_test.py', 'w', encoding='ascii') as f:
+                    f.write(body + "print('ok 1 - a\\n1..1')\n")
+            r = subprocess.run(['prove', '-j', '2', '-e', 'sh build-aux/tap.sh', *(f'{folder}/{name}_test.py' for name in 'abc')],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, cwd=os.path.dirname(HERE),
+                               env={**os.environ, 'HEARTH_TEST_SECONDS': '100', 'HEARTH_BUILD': folder}, timeout=300)
+            self.assertEqual((r.returncode, r.stderr), (0, 'noise\n'), r.stdout)
+            with open(folder + '/test-times', encoding='ascii') as f:
+                self.assertEqual(sorted(re.match(r'[0-9.]+ python3 \S+/([abc])_test.py ', line)[1] for line in f), ['a', 'b', 'c'])
 
 
 if __name__ == '__main__':
