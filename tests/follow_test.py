@@ -183,7 +183,7 @@ class Follow(unittest.TestCase):
         """A job that is followed while its server is stopped in good order, and starts again."""
         for way in self.ways:
             name = 'anew' + way
-            run(*self.local, *training(name, 400, '--detach'), token=self.token)
+            run(*self.local, *training(name, 100, '--detach'), token=self.token)
             f = self.begin('--json', 'job', name, '--follow', way=way)
             f.stdout.readline()
             self.stop()
@@ -191,7 +191,7 @@ class Follow(unittest.TestCase):
             out = self.rest(f)
             self.assertEqual((f.wait(PATIENCE), f.stderr.read()), (0, ''), way)
             row = json.loads(out.splitlines()[-1])
-            self.assertEqual((row['state'], row['step'], [loss for loss, *_ in row['history']][:276]), ('finished', 9200, self.want))
+            self.assertEqual((row['state'], row['step'], [loss for loss, *_ in row['history']][:276]), ('finished', 2300, self.want))
 
     def test_detach(self):
         number = run(*self.local, *training('quiet', 100000, '--detach'), token=self.token)
