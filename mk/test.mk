@@ -14,13 +14,14 @@ tests: all-tests ## builds all tests, runs none
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN) $(B)/tests/bench/kmeans_bench
 	@:
 
-# More at a time than there are processors, for most tests wait most of the time; under a sanitizer they compute.
+# More at a time than there are processors, for most tests wait most of the time; under a sanitizer they compute more.
 # Those that take longest come first, so that none of them is left to run alone.
-TEST_JOBS ?= $(shell expr $$(nproc) $(if $(SAN),,+ 2))
+TEST_JOBS ?= $(shell expr $$(nproc) + $(if $(SAN),1,2))
 LONG     := $(addprefix %/,soak_test.py gpu_check_test.sh page_test.py python_test.py security_test.py bodies_test.py \
             onednn_test.sh child_test cli_test router_test train_test proxy_test cuda_engine_test plan_policy_test \
             plan_train_test train_eval_test plan_curve_test drain_test router_group_test router_kmeans_test plan_check_test.py \
-            follow_test.py cxx_test.py datasets_test.py damage_test.py kill_test.py ranks_test.py)
+            follow_test.py cxx_test.py datasets_test.py damage_test.py kill_test.py ranks_test.py demo_test.py spill_test.sh \
+            shortage_test tenant_test cuda_graph_test random_test train_fair_test train_grow_test checkpoint_test replan_test)
 first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 RUN_TESTS = $(Q)rm -f $(B)/test-times; HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
