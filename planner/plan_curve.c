@@ -5,9 +5,7 @@
 #include "base/size.h"
 
 #include <math.h>
-#include <string.h>
-
-#define ADMIT_CELLS 4096
+#include <stdlib.h>
 
 static void curve_link(const hth_problem *problem, const hth_plan *plan, hth_curve_point *out)
 {
@@ -140,107 +138,142 @@ hth_err hth_curve_min(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t fl
     return HTH_OK;
 }
 
-// Admission.
+// Admission: a multiple-choice knapsack with three resources, job by job. A choice is a point for
+// each of the first jobs, with what they take in all. One that another beats in cost, bytes and
+// both directions of the link (or equals: the first stays) leads to nothing better, and is dropped.
 
-static int admit_cells(uint64_t bytes, uint64_t device)
-{
-    double share = device > 0 ? (double)bytes / (double)device : 2;
-    return share > 1 ? ADMIT_CELLS + 1 : (int)ceil(share * ADMIT_CELLS);
-}
+typedef struct admit_choice {
+    double cost, in, out; // in, out: of the time, that direction of the link is busy
+    uint64_t bytes;
+    int before; // the choice of the jobs before that it goes on from
+    int point;  // of the last job
+} admit_choice;
 
-static double admit_cost(const hth_curve *curve, int k, double weight)
-{
-    return weight * curve->point[k].time_us / curve->point[curve->n - 1].time_us;
-}
+typedef struct admit_choices {
+    admit_choice *at;
+    int n, cap;
+} admit_choices;
 
-// What the chosen points take of the link, as a share of the time.
-static double admit_link(const hth_curve *const *curves, int n, const int *chosen)
+#define ADMIT_ROUNDING 1e-9
+
+static int admit_cheaper(const void *a, const void *b)
 {
-    double share = 0;
-    for (int j = 0; j < n; j++) {
-        const hth_curve_point *p = &curves[j]->point[chosen[j]];
-        share += p->time_us > 0 ? fmax(p->h2d_us, p->d2h_us) / p->time_us : 0;
+    const admit_choice *x = a, *y = b;
+    if (x->cost != y->cost) {
+        return x->cost > y->cost ? 1 : -1;
     }
-    return share;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// best[j][c]: least cost of jobs 0 .. j-1 in c cells; from[j][c]: the point that job j took.
-// `first`: per job, the least point that it may take.
-static bool admit_solve(const hth_curve *const *curves, const double *weight, int n,
-                        uint64_t device, const int *first, double *best, int8_t *from, int *chosen)
+static bool admit_beaten(const admit_choice *choice, const admit_choice *cheaper, int n)
 {
-    const size_t row = ADMIT_CELLS + 1;
-    for (size_t c = 0; c < row; c++) {
-        best[c] = 0;
+    for (int i = 0; i < n; i++) {
+        if (cheaper[i].bytes <= choice->bytes && cheaper[i].in <= choice->in &&
+            cheaper[i].out <= choice->out) {
+            return true;
+        }
     }
-    for (int j = 0; j < n; j++) {
-        double *to = &best[(size_t)(j + 1) * row];
-        for (int c = 0; c <= ADMIT_CELLS; c++) {
-            to[c] = INFINITY;
-            from[(size_t)j * row + (size_t)c] = -1;
-            for (int k = first[j]; k < curves[j]->n; k++) {
-                int need = admit_cells(curves[j]->point[k].device_bytes, device);
-                double cost = need > c ? INFINITY
-                                       : best[(size_t)j * row + (size_t)(c - need)] +
-                                             admit_cost(curves[j], k, weight[j]);
-                if (cost < to[c]) {
-                    to[c] = cost;
-                    from[(size_t)j * row + (size_t)c] = (int8_t)k;
-                }
+    return false;
+}
+
+// admit_prune keeps of n choices those that count, and returns how many. Of too many, every so
+// many-th by cost, and the one with the fewest bytes.
+static int admit_prune(admit_choice *at, int n)
+{
+    int kept = 0, few = 0;
+    qsort(at, (size_t)n, sizeof *at, admit_cheaper);
+    for (int i = 0; i < n; i++) {
+        if (!admit_beaten(&at[i], at, kept)) {
+            at[kept++] = at[i];
+        }
+    }
+    if (kept <= HTH_ADMIT_CHOICES) {
+        return kept;
+    }
+    for (int i = 0; i < kept; i++) {
+        few = at[i].bytes < at[few].bytes ? i : few;
+    }
+    admit_choice fewest = at[few];
+    for (int i = 0; i < HTH_ADMIT_CHOICES - 1; i++) {
+        at[i] = at[(int64_t)i * kept / (HTH_ADMIT_CHOICES - 1)];
+    }
+    at[HTH_ADMIT_CHOICES - 1] = fewest;
+    return HTH_ADMIT_CHOICES;
+}
+
+static admit_choice admit_take(const admit_choice *before, int number, const hth_admit_job *job,
+                               int k)
+{
+    const hth_curve_point *p = &job->curve->point[k];
+    double fastest_us = job->curve->point[job->curve->n - 1].time_us;
+    double in = p->time_us > 0 ? fmin(1, p->h2d_us / p->time_us) : 0;
+    double out = p->time_us > 0 ? fmin(1, p->d2h_us / p->time_us) : 0;
+    return (admit_choice){.cost = before->cost + job->weight * p->time_us / fastest_us,
+                          .in = before->in + job->turn * in,
+                          .out = before->out + job->turn * out,
+                          .bytes = before->bytes + p->device_bytes,
+                          .before = number,
+                          .point = k};
+}
+
+// admit_extend adds the choices of one more job.
+static hth_err admit_extend(admit_choices *all, const hth_admit_job *job, int from, int to,
+                            uint64_t device_bytes, double link)
+{
+    for (int b = from; b < to; b++) {
+        for (int k = 0; k < job->curve->n; k++) {
+            admit_choice c = admit_take(&all->at[b], b, job, k);
+            if (c.bytes > device_bytes || fmax(c.in, c.out) > link + ADMIT_ROUNDING) {
+                continue;
             }
+            if (HTH_GROW(all->at, all->n, all->cap) != 0) {
+                return hth_no_memory("admitting jobs");
+            }
+            all->at[all->n++] = c;
         }
     }
-    int c = ADMIT_CELLS;
-    for (int j = n - 1; j >= 0; j--) {
-        int k = from[(size_t)j * row + (size_t)c];
-        if (k < 0) {
-            return false;
-        }
-        chosen[j] = k;
-        c -= admit_cells(curves[j]->point[k].device_bytes, device);
-    }
-    return true;
+    all->n = to + admit_prune(&all->at[to], all->n - to);
+    return HTH_OK;
 }
 
-// The job that uses the link most may not take its present point, nor one below, any more.
-static int admit_busiest(const hth_curve *const *curves, int n, const int *chosen)
+// admit_solve: *found: there is a choice, and chosen[] is the best one.
+static hth_err admit_solve(const hth_admit_job *jobs, int n, uint64_t device_bytes, double link,
+                           int *chosen, bool *found)
 {
-    int worst = -1;
-    double most = 0;
-    for (int j = 0; j < n; j++) {
-        const hth_curve_point *p = &curves[j]->point[chosen[j]];
-        double share = p->time_us > 0 ? fmax(p->h2d_us, p->d2h_us) / p->time_us : 0;
-        if (share > most && chosen[j] + 1 < curves[j]->n) {
-            most = share;
-            worst = j;
-        }
+    admit_choices all = {.n = 0};
+    hth_err err = HTH_GROW(all.at, all.n, all.cap) == 0 ? HTH_OK : hth_no_memory("admitting jobs");
+    int from = 0;
+    if (err == HTH_OK) {
+        all.at[all.n++] = (admit_choice){.before = -1};
     }
-    return worst;
-}
-
-hth_err hth_curve_admit(const hth_curve *const *curves, const double *weight, int n,
-                        uint64_t device_bytes, double link_share, int *chosen)
-{
-    size_t row = ADMIT_CELLS + 1, rows = (size_t)n + 1;
-    double *best = hth_calloc(rows * row, sizeof *best);
-    int8_t *from = hth_calloc(rows * row, sizeof *from);
-    int *first = hth_calloc(rows, sizeof *first);
-    hth_err err = best && from && first ? HTH_OK : hth_no_memory("admitting jobs");
-    while (err == HTH_OK) {
-        if (!admit_solve(curves, weight, n, device_bytes, first, best, from, chosen)) {
-            err = hth_fail(HTH_ETOOBIG, "%d jobs do not fit %llu bytes and their share of the link",
-                           n, (unsigned long long)device_bytes);
-            break;
-        }
-        int busy =
-            admit_link(curves, n, chosen) > link_share ? admit_busiest(curves, n, chosen) : -1;
-        if (busy < 0) {
-            break;
-        }
-        first[busy] = chosen[busy] + 1;
+    for (int j = 0; err == HTH_OK && j < n; j++) {
+        int to = all.n;
+        err = admit_extend(&all, &jobs[j], from, to, device_bytes, link);
+        from = to;
     }
-    hth_free(best);
-    hth_free(from);
-    hth_free(first);
+    *found = err == HTH_OK && from < all.n;
+    for (int j = n - 1, c = from; *found && j >= 0; j--) { // the first is the cheapest
+        chosen[j] = all.at[c].point;
+        c = all.at[c].before;
+    }
+    hth_free(all.at);
     return err;
+}
+
+hth_err hth_curve_admit(const hth_admit_job *jobs, int n, uint64_t device_bytes, int *chosen,
+                        bool *link)
+{
+    bool found, fits = false;
+    HTH_TRY(admit_solve(jobs, n, device_bytes, 1, chosen, &found));
+    if (!found) {
+        HTH_TRY(admit_solve(jobs, n, device_bytes, INFINITY, chosen, &fits));
+    }
+    if (link != NULL) {
+        *link = fits;
+    }
+    if (found) {
+        return HTH_OK;
+    }
+    return fits ? hth_fail(HTH_ETOOBIG, "the copies of %d jobs take more time than there is", n)
+                : hth_fail(HTH_ETOOBIG, "%d jobs do not fit %s", n, hth_size_of(device_bytes).text);
 }

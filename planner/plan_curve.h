@@ -47,11 +47,22 @@ hth_err hth_plan_curve_by(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_
 hth_err hth_curve_min(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
                       uint64_t *bytes);
 
-// One point for each job: the choice with the least sum of weight * time / fastest time whose bytes
-// fit `device_bytes` and whose link times fit `link_us` per second of work (a multiple-choice
-// knapsack, solved exactly over the points' bytes rounded up to 1/4096 of the device). chosen[j]:
-// the point of curve j. HTH_ETOOBIG: even the smallest points do not fit.
-hth_err hth_curve_admit(const hth_curve *const *curves, const double *weight, int n,
-                        uint64_t device_bytes, double link_share, int *chosen);
+// A job that is admitted: it gets one point of its curve.
+typedef struct hth_admit_job {
+    const hth_curve *curve;
+    double weight; // of its slowdown
+    double turn;   // the part of the time in which its steps run. They have the link then, too
+} hth_admit_job;
+
+// hth_curve_admit chooses a point for each job: those with the least sum of weight * time / fastest
+// time whose bytes fit `device_bytes` and whose copies fit each direction of the link: the sum of
+// turn * link time / step time is at most 1. Where all steps run at the same time (turns of 1), two
+// jobs whose copies take more than half of their time cannot both hide them; where turns add up to
+// 1, each has the link for itself. Exact for as many choices as HTH_ADMIT_CHOICES that none of the
+// others beats in everything (plan_curve.c), close to it beyond. chosen[j]: the point of job j.
+// HTH_ETOOBIG: no choice fits both; *link says that the bytes alone would (may be NULL).
+#define HTH_ADMIT_CHOICES 512
+hth_err hth_curve_admit(const hth_admit_job *jobs, int n, uint64_t device_bytes, int *chosen,
+                        bool *link);
 
 #endif

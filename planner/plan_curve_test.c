@@ -58,57 +58,169 @@ static void least_memory_is_found(void **state)
                "no plan was found for 10 B");
 }
 
-static hth_curve curve_of(const double *times, const uint64_t *bytes, double link, int n)
+// ---- admission, against trying everything
+
+typedef struct admission {
+    hth_curve curve[4];
+    hth_admit_job job[4];
+    int n;
+    uint64_t device;
+} admission;
+
+// Up to four jobs with up to four points: with more memory faster, and mostly fewer copies.
+static void admission_make(admission *x, uint64_t seed, bool turns)
 {
-    hth_curve c = {.n = n};
-    for (int i = 0; i < n; i++) {
-        c.point[i] = (hth_curve_point){.device_bytes = bytes[i],
-                                       .time_us = times[i],
-                                       .h2d_us = i < n - 1 ? link * times[i] : 0};
+    pt_state = seed * 7919 + 3;
+    *x = (admission){.n = 1 + (int)pt_random(4)};
+    for (int j = 0; j < x->n; j++) {
+        hth_curve *c = &x->curve[j];
+        uint64_t bytes = 20 + pt_random(100);
+        double us = 100 + pt_random(100);
+        c->n = 1 + (int)pt_random(4);
+        for (int k = c->n - 1; k >= 0; k--) {
+            c->point[c->n - 1 - k] = (hth_curve_point){.device_bytes = bytes,
+                                                       .time_us = us * (1 + 0.1 * k),
+                                                       .h2d_us = us * (double)pt_random(90) / 100,
+                                                       .d2h_us = us * (double)pt_random(90) / 100};
+            bytes += 10 + pt_random(100);
+        }
+        double turn = turns ? 1.0 / x->n : 1;
+        x->job[j] = (hth_admit_job){c, 1 + (double)pt_random(3), turn};
     }
-    return c;
+    x->device = 100 + pt_random(900);
 }
 
-// Against trying everything.
+typedef struct sums {
+    double cost, in, out;
+    uint64_t bytes;
+} sums;
+
+static sums admission_sums(const admission *x, const int *chosen)
+{
+    sums s = {0};
+    for (int j = 0; j < x->n; j++) {
+        const hth_curve *c = &x->curve[j];
+        const hth_curve_point *p = &c->point[chosen[j]];
+        s.cost += x->job[j].weight * p->time_us / c->point[c->n - 1].time_us;
+        s.in += x->job[j].turn * p->h2d_us / p->time_us;
+        s.out += x->job[j].turn * p->d2h_us / p->time_us;
+        s.bytes += p->device_bytes;
+    }
+    return s;
+}
+
+// The least cost of all choices that fit; INFINITY: none does.
+static double admission_best(const admission *x, double link)
+{
+    double best = INFINITY;
+    int chosen[4] = {0};
+    for (;;) {
+        sums s = admission_sums(x, chosen);
+        if (s.bytes <= x->device && s.in <= link + 1e-9 && s.out <= link + 1e-9) {
+            best = fmin(best, s.cost);
+        }
+        int j = 0;
+        while (j < x->n && ++chosen[j] == x->curve[j].n) {
+            chosen[j++] = 0;
+        }
+        if (j == x->n) {
+            return best;
+        }
+    }
+}
+
 static void admission_is_the_best_choice(void **state)
 {
-    const double t1[] = {30, 20, 10}, t2[] = {16, 12, 10}, weight[] = {1, 2};
-    const uint64_t b1[] = {100, 200, 400}, b2[] = {100, 300, 600};
-    hth_curve a = curve_of(t1, b1, 0.1, 3), b = curve_of(t2, b2, 0.1, 3);
-    const hth_curve *curves[] = {&a, &b};
-    for (uint64_t device = 200; device <= 1100; device += 50) {
-        double best = INFINITY;
-        for (int i = 0; i < 3; i++) {
-            for (int j = 0; j < 3; j++) {
-                double cost = t1[i] / 10 + 2 * t2[j] / 10;
-                best = b1[i] + b2[j] <= device && cost < best ? cost : best;
-            }
+    int by_link = 0, none = 0;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        admission x;
+        int chosen[4];
+        bool link;
+        admission_make(&x, seed, false);
+        double best = admission_best(&x, 1), alone = admission_best(&x, INFINITY);
+        hth_err err = hth_curve_admit(x.job, x.n, x.device, chosen, &link);
+        assert_int_equal(err, isinf(best) ? HTH_ETOOBIG : HTH_OK);
+        assert_int_equal(link, isinf(best) && !isinf(alone));
+        if (err == HTH_OK) {
+            sums s = admission_sums(&x, chosen);
+            assert_true(s.bytes <= x.device && s.in <= 1 + 1e-9 && s.out <= 1 + 1e-9);
+            assert_true(fabs(s.cost - best) < 1e-9);
         }
-        int chosen[2];
-        // A cell is 1/4096 of the device: sizes here are rounded by less than a byte in 10.
-        hth_err err = hth_curve_admit(curves, weight, 2, device + 2, 1, chosen);
-        assert_ok(err);
-        double got = t1[chosen[0]] / 10 + 2 * t2[chosen[1]] / 10;
-        assert_true(b1[chosen[0]] + b2[chosen[1]] <= device + 2);
-        assert_true(got <= best + 1e-9);
+        by_link += best > alone + 1e-9;
+        none += isinf(alone);
     }
-    int chosen[2];
-    assert_err(hth_curve_admit(curves, weight, 2, 150, 1, chosen), HTH_ETOOBIG, "do not fit");
+    assert_true(by_link > 500 && none > 100);
 }
 
-// Two jobs that both keep the link busy cannot both hide it.
+// In turns, which add up to the whole time, no job's copies are in another's way.
+static void turns_have_the_link(void **state)
+{
+    for (uint64_t seed = 0; seed < 4000; seed += TEST_STRIDE) {
+        admission x;
+        int chosen[4];
+        bool link;
+        admission_make(&x, seed, true);
+        double best = admission_best(&x, INFINITY);
+        hth_err err = hth_curve_admit(x.job, x.n, x.device, chosen, &link);
+        assert_int_equal(err, isinf(best) ? HTH_ETOOBIG : HTH_OK);
+        assert_true(err != HTH_OK || fabs(admission_sums(&x, chosen).cost - best) < 1e-9);
+        assert_false(link);
+    }
+}
+
+static hth_curve curve_of(double in, double out)
+{
+    return (hth_curve){.n = 2,
+                       .point = {{.device_bytes = 100, .time_us = 12, .h2d_us = in, .d2h_us = out},
+                                 {.device_bytes = 200, .time_us = 10}}};
+}
+
+// Two jobs at the same time that both keep the link busy cannot both hide it. Directions are apart.
 static void the_link_is_a_resource(void **state)
 {
-    const double t[] = {12, 10};
-    const uint64_t b[] = {100, 200};
-    hth_curve a = curve_of(t, b, 0.8, 2);
-    const hth_curve *curves[] = {&a, &a};
-    const double weight[] = {1, 1};
+    hth_curve in = curve_of(9.6, 1), out = curve_of(1, 9.6);
+    hth_admit_job same[] = {{&in, 1, 1}, {&in, 1, 1}}, apart[] = {{&in, 1, 1}, {&out, 1, 1}};
     int chosen[2];
-    assert_ok(hth_curve_admit(curves, weight, 2, 310, 1, chosen));
+    bool link;
+    assert_ok(hth_curve_admit(same, 2, 310, chosen, NULL));
     assert_int_equal(chosen[0] + chosen[1], 1);
-    assert_err(hth_curve_admit(curves, weight, 2, 210, 1, chosen), HTH_ETOOBIG, "link");
-    assert_ok(hth_curve_admit(curves, weight, 2, 210, 2, chosen));
+    assert_err(hth_curve_admit(same, 2, 210, chosen, &link), HTH_ETOOBIG, "copies of 2 jobs");
+    assert_true(link);
+    assert_err(hth_curve_admit(same, 2, 150, chosen, &link), HTH_ETOOBIG, "2 jobs do not fit 150");
+    assert_false(link);
+    assert_ok(hth_curve_admit(apart, 2, 210, chosen, NULL));
+    same[0].turn = same[1].turn = 0.5;
+    assert_ok(hth_curve_admit(same, 2, 210, chosen, NULL));
+}
+
+// Hundreds of jobs that keep their points, and some that choose: what is dropped leaves a choice.
+static void many_jobs_are_admitted(void **state)
+{
+    enum { MANY = 300, CHOOSE = 12 };
+    hth_curve curve[CHOOSE], fixed = {.n = 1, .point = {{.device_bytes = 10, .time_us = 1}}};
+    hth_admit_job job[MANY];
+    int chosen[MANY];
+    uint64_t least = 0, peak = 0;
+    pt_state = 5;
+    for (int j = 0; j < MANY; j++) {
+        job[j] = (hth_admit_job){j < CHOOSE ? &curve[j] : &fixed, 1, 1.0 / MANY};
+    }
+    for (int j = 0; j < CHOOSE; j++) {
+        curve[j].n = HTH_CURVE_POINTS;
+        for (int k = 0; k < HTH_CURVE_POINTS; k++) {
+            curve[j].point[k] =
+                (hth_curve_point){.device_bytes = 1000 + 100 * (uint64_t)k + pt_random(90),
+                                  .time_us = 200 - 5 * k + (double)pt_random(400) / 100,
+                                  .h2d_us = 100 - 3 * k + (double)pt_random(200) / 100,
+                                  .d2h_us = 100 - 3 * k + (double)pt_random(200) / 100};
+        }
+        least += curve[j].point[0].device_bytes;
+        peak += curve[j].point[HTH_CURVE_POINTS - 1].device_bytes;
+    }
+    const uint64_t others = (MANY - CHOOSE) * 10;
+    assert_ok(hth_curve_admit(job, MANY, least + others, chosen, NULL));
+    assert_err(hth_curve_admit(job, MANY, least + others - 1, chosen, NULL), HTH_ETOOBIG, "fit");
+    assert_ok(hth_curve_admit(job, MANY, (least + peak) / 2 + others, chosen, NULL));
 }
 
 // Every allocation of one plan, every 37th of a curve's.
@@ -133,10 +245,9 @@ static void allocations_fail_cleanly(void **state)
     p.budget = c.peak_bytes / 10 * 8;
     FAULT_LOOP(hth_plan_train(&p, &o, &plan));
     hth_plan_free(plan);
-    const hth_curve *curves[] = {&c};
-    const double weight[] = {1};
+    const hth_admit_job job = {&c, 1, 1};
     int chosen[1];
-    FAULT_LOOP(hth_curve_admit(curves, weight, 1, c.peak_bytes, 1, chosen));
+    FAULT_LOOP(hth_curve_admit(&job, 1, c.peak_bytes, chosen, NULL));
     hth_problem_fini(&p);
 }
 
@@ -144,7 +255,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(curves_are_monotone),          cmocka_unit_test(least_memory_is_found),
-        cmocka_unit_test(admission_is_the_best_choice), cmocka_unit_test(the_link_is_a_resource),
+        cmocka_unit_test(admission_is_the_best_choice), cmocka_unit_test(turns_have_the_link),
+        cmocka_unit_test(the_link_is_a_resource),       cmocka_unit_test(many_jobs_are_admitted),
         cmocka_unit_test(allocations_fail_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

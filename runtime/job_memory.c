@@ -88,6 +88,10 @@ static hth_err share_refuse(const hth_site *site, uint64_t found)
                     left.text, hth_size_of(site->device->props.budget_bytes).text, least.text);
 }
 
+// Jobs make their steps in turns, and a step's copies end with it (memmgr/run.c). So each job has
+// the link for the part of the time in which it has the device: n jobs for an n-th each. Whatever
+// they copy, that is never more than there is; it is asked for nevertheless, so that jobs whose
+// steps run at the same time would have their turns of 1 here.
 hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_curve_point *out)
 {
     int n = 0;
@@ -95,25 +99,20 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
         n++;
     }
     hth_curve *fixed = hth_calloc((size_t)n + 1, sizeof *fixed);
-    const hth_curve **curves = hth_calloc((size_t)n + 1, sizeof *curves);
-    double *weight = hth_calloc((size_t)n + 1, sizeof *weight);
+    hth_admit_job *jobs = hth_calloc((size_t)n + 1, sizeof *jobs);
     int *chosen = hth_calloc((size_t)n + 1, sizeof *chosen);
-    hth_err err = fixed && curves && weight && chosen ? HTH_OK : hth_no_memory("admitting a job");
+    hth_err err = fixed && jobs && chosen ? HTH_OK : hth_no_memory("admitting a job");
     if (err == HTH_OK) {
         const hth_job_memory *s = site->shares;
         for (int i = 0; i < n; i++, s = s->next) {
             fixed[i] = (hth_curve){.n = 1, .point = {s->point}};
-            curves[i] = &fixed[i];
-            weight[i] = 1;
+            jobs[i] = (hth_admit_job){&fixed[i], 1, 1.0 / (n + 1)};
         }
-        curves[n] = curve;
-        weight[n] = 1;
-        // Jobs take turns: the copies of one do not run alongside another's.
-        double link = n + 1;
+        jobs[n] = (hth_admit_job){curve, 1, 1.0 / (n + 1)};
         uint64_t all = share_less(site->device->props.budget_bytes,
                                   site->shares != NULL ? site->awaited_bytes : 0);
-        err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, link, chosen);
-        err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, link, chosen) : err;
+        err = hth_curve_admit(jobs, n + 1, all - all / SHARE_MODELS, chosen, NULL);
+        err = err == HTH_ETOOBIG ? hth_curve_admit(jobs, n + 1, all, chosen, NULL) : err;
     }
     if (err == HTH_OK) {
         *out = curve->point[chosen[n]];
@@ -121,8 +120,7 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
         err = share_refuse(site, curve->point[0].device_bytes);
     }
     hth_free(fixed);
-    hth_free(curves);
-    hth_free(weight);
+    hth_free(jobs);
     hth_free(chosen);
     return err;
 }

@@ -6,7 +6,8 @@
 // A job's share is one reservation, taken before its first step and given back at its end: nothing
 // that comes later can take it away. What is left is that of the models, whose programs are
 // compiled for it, and of further jobs: each gets the point of its memory/time curve that the rest
-// of the device can give (hth_curve_admit), or waits.
+// of the device can give (hth_curve_admit), or waits. Of the link each has its turns, like of the
+// processors: jobs do not copy at the same time.
 #ifndef HTH_RUNTIME_JOB_MEMORY_H
 #define HTH_RUNTIME_JOB_MEMORY_H
 

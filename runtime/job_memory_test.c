@@ -24,13 +24,19 @@ static char *job_text(const shared *s, const char *save_as, int epochs, const ch
     return text;
 }
 
-static void shared_reopen(shared *s, double bytes)
+// more: options of the device, after a comma.
+static void shared_reopen_as(shared *s, double bytes, const char *more)
 {
-    char device[60];
+    char device[100];
     hth_engine_close(s->f.engine);
-    snprintf(device, sizeof device, "cpu:mem=%.0f,threads=2", bytes);
+    snprintf(device, sizeof device, "cpu:mem=%.0f,%s", bytes, more);
     hth_engine_config config = {.device = device, .event = events_event};
     assert_ok(hth_engine_open(&config, s->f.store, &s->f.engine));
+}
+
+static void shared_reopen(shared *s, double bytes)
+{
+    shared_reopen_as(s, bytes, "threads=2");
 }
 
 // An engine with `share` times what the job wants. Its store knows what all nodes cost.
@@ -201,11 +207,79 @@ static void waiting_jobs_can_be_left(void **state)
     free(text_b);
 }
 
+// ---- a link
+
+static json_t *link_row(shared *s, const char *job)
+{
+    char q[60];
+    hth_err err;
+    snprintf(q, sizeof q, "{\"job\": \"%s\"}", job);
+    json_t *row = ask(&s->f, "job", q, &err);
+    assert_ok(err);
+    return row;
+}
+
+static double link_number(const json_t *row, const char *key)
+{
+    assert_true(json_is_number(json_object_get(row, key)));
+    return json_number_value(json_object_get(row, key));
+}
+
+static bool link_is(const json_t *a, const json_t *b, const char *key)
+{
+    return fabs(link_number(a, key) - link_number(b, key)) < 1e-9;
+}
+
+// Three tenants' jobs, of whose copies less than three fit the link at the same time. In its turns
+// each has all of it: all are planned as one that is alone, and none waits.
+static void tenants_share_a_link(void **state)
+{
+    enum { JOBS = 3 };
+    static const char *const tenants[JOBS] = {"alice", "bob", "carol"}, *const same[] = {
+                                                                            "peak_bytes",
+                                                                            "predicted_ms",
+                                                                            "link_in", "link_out"};
+    shared s;
+    witness alone, w[JOBS];
+    char why[300], more[160], *text[JOBS];
+    shared_open(&s, 1.1);
+    shared_reopen_as(&s, 4 * (double)s.whole, "threads=1,link=0.02GB/s");
+    snprintf(more, sizeof more, ", \"budget\": \"%llu\", \"replan\": \"off\"", job_floor(&s));
+    char *text_alone = job_text(&s, "alone", 100000, more);
+    as_admin = true;
+    train_three_steps(&s.f, &alone, text_alone);
+    json_t *first = link_row(&s, "alone");
+    cancel(&s, "alone", &alone, text_alone);
+    assert_true(JOBS * fmax(link_number(first, "link_in"), link_number(first, "link_out")) > 1);
+    for (int i = 0; i < JOBS; i++) {
+        as_tenant = tenants[i];
+        text[i] = job_text(&s, tenants[i], 100000, more);
+        train_three_steps(&s.f, &w[i], text[i]);
+    }
+    witness_let_go();
+    for (int i = 0; i < JOBS; i++) {
+        expect_state(&s, tenants[i], "running", why);
+        json_t *row = link_row(&s, tenants[i]);
+        for (size_t k = 0; k < sizeof same / sizeof *same; k++) {
+            assert_true(link_is(row, first, same[k]));
+        }
+        json_decref(row);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        cancel(&s, tenants[i], &w[i], text[i]);
+    }
+    json_decref(first);
+    as_tenant = NULL;
+    as_admin = false;
+    fixture_close(&s.f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_share_a_device),
         cmocka_unit_test(waiting_jobs_can_be_left),
+        cmocka_unit_test(tenants_share_a_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
