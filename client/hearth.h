@@ -272,7 +272,7 @@ struct hearth_job_info {
         held_out_loss;   // mean over the held-out samples after the last epoch; NAN: there are none
     double accuracy;     // on the held-out samples, from 0 to 1
     double step_ms;      // the last step's time; NAN: it is not running
-    double seconds_left; // estimated from the steps so far; NAN: it is not running
+    double seconds_left; // estimated, with other jobs' turns; NAN: it is not running
     uint64_t peak_bytes, budget_bytes; // of device memory: planned, and allowed; 0: not running
     int version;                       // of `name`, published by a finished job; else 0
     uint64_t ended_ns;                 // since 1970; 0: it has not ended

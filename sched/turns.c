@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/turns.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #define TURNS_SLICE_NS 1000000000u
@@ -80,4 +81,97 @@ void hth_turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_
 {
     tenant->ran_ns += took_ns;
     hth_run_queue_charge(&turns->tenants, &tenant->item, took_ns, TURNS_OWED_NS);
+}
+
+// ---- predicted ends. A job with rest_ns of 0 has ended.
+
+// turns_rate gives a tenant's jobs parts of `rate`, its own; the first one's as in turns_favour.
+static void turns_rate(const hth_turns_tenant *tenant, double rate)
+{
+    hth_turns_job *first = NULL;
+    double sum = HTH_TURNS_FIRST - 1;
+    for (hth_run_item *i = tenant->jobs.first; i != NULL; i = i->next) {
+        hth_turns_job *job = (hth_turns_job *)i;
+        bool sooner = first == NULL || job->priority > first->priority ||
+                      (job->priority == first->priority && job->rest_ns <= first->rest_ns);
+        first = job->rest_ns > 0 && sooner ? job : first;
+        sum += job->rest_ns > 0;
+    }
+    for (hth_run_item *i = tenant->jobs.first; i != NULL; i = i->next) {
+        hth_turns_job *job = (hth_turns_job *)i;
+        job->rate = rate / sum * (job == first ? HTH_TURNS_FIRST : 1);
+    }
+}
+
+static bool turns_works(const hth_turns_tenant *tenant)
+{
+    const hth_run_item *i = tenant->jobs.first;
+    while (i != NULL && ((const hth_turns_job *)i)->rest_ns <= 0) {
+        i = i->next;
+    }
+    return i != NULL;
+}
+
+// turns_rates divides the device among those that have not ended; false: nobody has a known end.
+static bool turns_rates(const hth_turns *turns)
+{
+    double weights = 0;
+    bool known = false;
+    for (hth_run_item *t = turns->tenants.first; t != NULL; t = t->next) {
+        weights += turns_works((hth_turns_tenant *)t) ? t->weight : 0;
+    }
+    for (hth_run_item *t = turns->tenants.first; t != NULL; t = t->next) {
+        const hth_turns_tenant *tenant = (hth_turns_tenant *)t;
+        turns_rate(tenant, weights > 0 ? t->weight / weights : 0);
+        for (hth_run_item *i = tenant->jobs.first; i != NULL; i = i->next) {
+            const hth_turns_job *job = (hth_turns_job *)i;
+            known = known || (job->rest_ns > 0 && isfinite(job->rest_ns));
+        }
+    }
+    return known;
+}
+
+// turns_first_end is the least time until a job ends at its present rate.
+static double turns_first_end(const hth_turns *turns)
+{
+    double least = INFINITY;
+    for (hth_run_item *t = turns->tenants.first; t != NULL; t = t->next) {
+        for (hth_run_item *i = ((hth_turns_tenant *)t)->jobs.first; i != NULL; i = i->next) {
+            const hth_turns_job *job = (hth_turns_job *)i;
+            least = job->rest_ns > 0 ? fmin(least, job->rest_ns / job->rate) : least;
+        }
+    }
+    return least;
+}
+
+// turns_pass has all jobs get on for `ns`; those that would end within a part of 1e-9 of it end.
+static void turns_pass(const hth_turns *turns, double ns, double now_ns)
+{
+    for (hth_run_item *t = turns->tenants.first; t != NULL; t = t->next) {
+        for (hth_run_item *i = ((hth_turns_tenant *)t)->jobs.first; i != NULL; i = i->next) {
+            hth_turns_job *job = (hth_turns_job *)i;
+            if (job->rest_ns > 0 && job->rest_ns <= ns * job->rate * (1 + 1e-9)) {
+                job->rest_ns = 0;
+                job->ends_ns = now_ns;
+            }
+            job->rest_ns = job->rest_ns > 0 ? job->rest_ns - ns * job->rate : 0;
+        }
+    }
+}
+
+void hth_turns_predict(const hth_turns *turns)
+{
+    double now_ns = 0;
+    for (hth_run_item *t = turns->tenants.first; t != NULL; t = t->next) {
+        for (hth_run_item *i = ((hth_turns_tenant *)t)->jobs.first; i != NULL; i = i->next) {
+            hth_turns_job *job = (hth_turns_job *)i;
+            job->rest_ns = job->need_ns;
+            job->ends_ns = job->need_ns > 0 ? INFINITY : 0;
+        }
+    }
+    while (turns_rates(turns)) {
+        double ns = turns_first_end(turns);
+        now_ns += ns;
+        turns_pass(turns, ns, now_ns);
+    }
 }

@@ -35,6 +35,9 @@ struct hth_turns_job {        // all zero but for the owner's at first
     hth_turns_tenant *tenant; // outlives it
     int priority;             // larger is sooner; among its tenant's only
     uint64_t left_ns;         // what its steps will take, as predicted; 0: not known. May change
+    double need_ns;           // .. for hth_turns_predict, as measured; INFINITY: not known
+    double ends_ns;           // hth_turns_predict's
+    double rest_ns, rate;     // .. while it predicts
 };
 
 // hth_turns_add: the job has a step to run, from now on until hth_turns_remove. The owner keeps
@@ -49,5 +52,10 @@ void hth_turns_ran(hth_turns *turns, hth_turns_job *job, uint64_t took_ns);
 // hth_turns_charge charges a tenant for something else than its jobs, whether it has any or not.
 // For that they wait for a second of the others' time, divided by its weight, at most.
 void hth_turns_charge(hth_turns *turns, hth_turns_tenant *tenant, uint64_t took_ns);
+// hth_turns_predict stores in ends_ns of each job that is in turns when it will have had need_ns of
+// the device, which is the owner's: counted from now, in the device's time, if nobody comes or
+// goes but those that end. INFINITY: not known. Steps are taken as if they could be divided at
+// will; so it is off by some steps of each job.
+void hth_turns_predict(const hth_turns *turns);
 
 #endif

@@ -198,13 +198,57 @@ static void test_leap(void **state)
     assert_true(r.b.ran_ns == 9ull * S);
 }
 
+// Ends as they are predicted before the first step, against the steps themselves.
+static void test_predicted_ends(void **state)
+{
+    uint64_t seed = 88172645463325252u;
+    for (int k = 0; k < 300; k++) {
+        rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1 + k % 3}}};
+        uint64_t left[8];
+        double ends_ns[8];
+        int n = 1 + k % 8;
+        for (int i = 0; i < n; i++) {
+            seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+            left[i] = 50 + seed % 500;
+            rig_job(&r, i, seed % 1000 < 500 ? &r.a : &r.b, (1 + seed / 1000 % 20) * MS);
+            r.job[i].left_ns = left[i] * r.job[i].item.slice_ns;
+            r.job[i].need_ns = (double)r.job[i].left_ns;
+            r.job[i].priority = (int)(seed / 100000 % 5 == 0);
+        }
+        hth_turns_predict(&r.turns);
+        for (int i = 0; i < n; i++) {
+            ends_ns[i] = r.job[i].ends_ns;
+        }
+        for (int ended = 0; ended < n;) {
+            int i = (int)(rig_step(&r) - r.job);
+            r.job[i].left_ns = --left[i] * r.job[i].item.slice_ns;
+            if (left[i] == 0) {
+                hth_turns_remove(&r.turns, &r.job[i]);
+                assert_true(fabs((double)r.now_ns - ends_ns[i]) < 0.05 * ends_ns[i] + n * 40. * MS);
+                ended++;
+            }
+        }
+    }
+    rig r = {.a = {.item = {.weight = 1}}, .b = {.item = {.weight = 1}}};
+    hth_turns_predict(&r.turns); // of nobody
+    rig_job(&r, 0, &r.a, 10 * MS);
+    rig_job(&r, 1, &r.b, 10 * MS);
+    r.job[0].need_ns = 5e9;
+    r.job[1].need_ns = INFINITY; // it works, nobody knows for how long
+    hth_turns_predict(&r.turns);
+    assert_true(fabs(r.job[0].ends_ns - 10e9) < 1 && isinf(r.job[1].ends_ns));
+    r.job[1].need_ns = 3e9;
+    hth_turns_predict(&r.turns);
+    assert_true(fabs(r.job[0].ends_ns - 8e9) < 1 && fabs(r.job[1].ends_ns - 6e9) < 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights), cmocka_unit_test(test_jobs),
         cmocka_unit_test(test_first),   cmocka_unit_test(test_mean),
         cmocka_unit_test(test_charge),  cmocka_unit_test(test_no_claim),
-        cmocka_unit_test(test_leap),
+        cmocka_unit_test(test_leap),    cmocka_unit_test(test_predicted_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

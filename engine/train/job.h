@@ -25,11 +25,12 @@ typedef struct hth_job_ops {
     const json_t *(*arguments)(const hth_job *job);
     const json_t *(*planned)(const hth_job *job);
     // Where it stands, as a checkpoint's meta does, and its times ({"memory_bytes", "step_ms",
-    // "seconds_left", ..}): the caller's. NULL: no memory.
+    // ..}): the caller's. NULL: no memory.
     json_t *(*state)(const hth_job *job);
     json_t *(*times)(const hth_job *job);
     uint64_t (*device_bytes)(const hth_job *job); // that it holds
-    // What a slice is predicted to take, and all that are left; for how long it will be at work.
+    // What a slice is predicted to take, and all that are left; for how long it will have the
+    // device, by what it took so far. When that is over depends on other jobs (train_turn.c).
     uint64_t (*predicted_ns)(const hth_job *job);
     uint64_t (*left_ns)(const hth_job *job);
     double (*seconds_left)(const hth_job *job);

@@ -139,9 +139,9 @@ int hth_trainer_swaps(const hth_trainer *trainer);
 bool hth_trainer_plans(const hth_trainer *trainer);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
 double hth_trainer_stall_ms(const hth_trainer *trainer);
-// hth_trainer_link is which part of an update's time its copies keep the busier direction of the
-// link busy, as planned.
-double hth_trainer_link(const hth_trainer *trainer);
+// hth_trainer_link stores which part of an update's time its copies keep each direction of the link
+// busy, as planned.
+void hth_trainer_link(const hth_trainer *trainer, double *in, double *out);
 // hth_trainer_memory_bytes is what the job holds of the device now, hth_trainer_budget_bytes what
 // it was planned for.
 uint64_t hth_trainer_memory_bytes(const hth_trainer *trainer);
@@ -224,17 +224,18 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *job);
 // hth_train_job_times is what they take of time: {"predicted_ms", "measured_ms" (median of the last
-// steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
-// it holds of the device, "memory_bytes". NULL: no memory.
+// steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step, "link_in" and
+// "link_out" (hth_trainer_link)}, and the bytes that it holds of the device, "memory_bytes". NULL:
+// no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
 // hth_train_job_predicted_ns is what a step will take, as planned and then measured;
 // hth_train_job_left_ns what those that are left were planned to take; and hth_train_job_link
-// hth_trainer_link.
+// which part of a step's time the busier direction of the link is busy.
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job);
 uint64_t hth_train_job_left_ns(const hth_train_job *job);
 double hth_train_job_link(const hth_train_job *job);
-// hth_train_job_seconds_left is for how long it will be at work, by what its steps took so far, or
-// are planned to take.
+// hth_train_job_seconds_left is for how long it will have the device, by what its slices took so
+// far, or its steps are planned to take.
 double hth_train_job_seconds_left(const hth_train_job *job);
 // hth_train_job_arguments is the job as it was asked for, and what was chosen; the job's.
 const json_t *hth_train_job_arguments(const hth_train_job *job);

@@ -262,7 +262,7 @@ json_t *hth_train_job_state(const hth_train_job *job)
     return doc;
 }
 
-// By the steps since it goes on here, evaluations, checkpoints and other jobs' turns included.
+// By the slices since it goes on here: with evaluations and checkpoints, without other jobs' turns.
 double hth_train_job_seconds_left(const hth_train_job *job)
 {
     double left = (double)(job->steps - job->step);
@@ -270,7 +270,7 @@ double hth_train_job_seconds_left(const hth_train_job *job)
     if (job->first_ns == 0 || steps == 0) {
         return hth_trainer_predicted_us(job->trainer) / 1e6 * left;
     }
-    return (double)(hth_now_ns() - job->first_ns) / 1e9 / (double)steps * left;
+    return (double)job->slices_ns / 1e9 / (double)steps * left;
 }
 
 uint64_t hth_train_job_device_bytes(const hth_train_job *job)
@@ -290,13 +290,9 @@ uint64_t hth_train_job_left_ns(const hth_train_job *job)
 
 double hth_train_job_link(const hth_train_job *job)
 {
-    return hth_trainer_link(job->trainer);
-}
-
-static json_t *job_seconds_left(const hth_train_job *job)
-{
-    return job->first_ns > 0 && job->step > job->first ? json_real(hth_train_job_seconds_left(job))
-                                                       : json_null();
+    double in, out;
+    hth_trainer_link(job->trainer, &in, &out);
+    return in > out ? in : out;
 }
 
 const json_t *hth_train_job_arguments(const hth_train_job *job)
@@ -311,15 +307,16 @@ void hth_train_job_number(hth_train_job *job, uint64_t id)
 
 json_t *hth_train_job_times(const hth_train_job *job)
 {
-    double measured = hth_trainer_measured_us(job->trainer);
+    double in, out, measured = hth_trainer_measured_us(job->trainer);
+    hth_trainer_link(job->trainer, &in, &out);
     json_t *members = hth_train_group_row(job);
     json_t *times = json_pack(
-        "{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:o}", "predicted_ms",
+        "{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:f, s:f}", "predicted_ms",
         hth_trainer_predicted_us(job->trainer) / 1e3, "measured_ms",
         measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
         hth_trainer_swaps(job->trainer), "planning", hth_trainer_plans(job->trainer), "step_ms",
         job->step_ms, "stall_ms", hth_trainer_stall_ms(job->trainer), "memory_bytes",
-        (json_int_t)hth_trainer_memory_bytes(job->trainer), "seconds_left", job_seconds_left(job));
+        (json_int_t)hth_trainer_memory_bytes(job->trainer), "link_in", in, "link_out", out);
     if (members != NULL) {
         json_object_set_new(times, "members", members);
     }
@@ -576,6 +573,7 @@ static void job_first(hth_train_job *job)
 {
     if (job->first_ns == 0) {
         job->first_ns = hth_now_ns();
+        job->slices_ns = 0;
         job->first = job->step;
         job->due_ns = job->first_ns +
                       (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
@@ -729,9 +727,8 @@ hth_err hth_train_job_rest(hth_train_job *job)
     return event == HTH_TRAIN_GROUP_STEPPED ? job_made(job) : HTH_OK;
 }
 
-hth_err hth_train_job_slice(hth_train_job *job, bool *done)
+static hth_err job_slice(hth_train_job *job, bool *done)
 {
-    *done = false;
     if (job->r->canceled) {
         return job_canceled(job, true);
     }
@@ -748,4 +745,13 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done)
     }
     // all steps may be made: its result could not be saved then
     return job->step < job->steps && !job->early ? job_step(job, done) : job_answer(job, done);
+}
+
+hth_err hth_train_job_slice(hth_train_job *job, bool *done)
+{
+    uint64_t start_ns = hth_now_ns();
+    *done = false;
+    hth_err err = job_slice(job, done);
+    job->slices_ns += hth_now_ns() - start_ns;
+    return err;
 }

@@ -28,6 +28,7 @@ struct hth_train_job {
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
     int64_t begun;                  // step of the checkpoint that it began with, -1: none
     uint64_t first_ns;              // when it made its first step here, 0: it has not
+    uint64_t slices_ns;             // what all slices since then took
     int64_t first;                  // .. and how many it had then
     int version;                    // of the result, 0: there is none yet
     hth_checkpointer *writer;

@@ -253,11 +253,11 @@ double hth_trainer_stall_ms(const hth_trainer *trainer)
     return (double)trainer->stall_ns / 1e6;
 }
 
-double hth_trainer_link(const hth_trainer *trainer)
+void hth_trainer_link(const hth_trainer *trainer, double *in, double *out)
 {
     const hth_curve_point *point = &trainer->share.point;
-    double busy_us = point->h2d_us > point->d2h_us ? point->h2d_us : point->d2h_us;
-    return point->time_us > 0 ? fmin(1, busy_us / point->time_us) : 0;
+    *in = point->time_us > 0 ? fmin(1, point->h2d_us / point->time_us) : 0;
+    *out = point->time_us > 0 ? fmin(1, point->d2h_us / point->time_us) : 0;
 }
 
 void hth_trainer_set_admission(hth_trainer *trainer, const hth_train_admission *admission)

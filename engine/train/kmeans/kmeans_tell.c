@@ -72,10 +72,10 @@ double kmeans_seconds_left(const hth_job *base)
 json_t *kmeans_times(const hth_job *base)
 {
     const kmeans_job *job = kmeans_job_of(base);
-    json_t *doc = json_pack("{s:f, s:n, s:i, s:b, s:f, s:f, s:I, s:n}", "predicted_ms",
-                            job->predicted_ns / 1e6, "measured_ms", "replans", 0, "planning", 0,
-                            "step_ms", job->step_ms, "stall_ms", 0.0, "memory_bytes",
-                            (json_int_t)job->bytes, "seconds_left");
+    json_t *doc =
+        json_pack("{s:f, s:n, s:i, s:b, s:f, s:f, s:I}", "predicted_ms", job->predicted_ns / 1e6,
+                  "measured_ms", "replans", 0, "planning", 0, "step_ms", job->step_ms, "stall_ms",
+                  0.0, "memory_bytes", (json_int_t)job->bytes);
     if (job->group != NULL) {
         json_object_set_new(doc, "members", kmeans_group_row(job));
     }
@@ -84,7 +84,6 @@ json_t *kmeans_times(const hth_job *base)
     }
     if (job->at.iterations > job->kept) {
         json_object_set_new(doc, "measured_ms", json_real(kmeans_iteration_ms(job)));
-        json_object_set_new(doc, "seconds_left", json_real(kmeans_seconds_left(base)));
     }
     return doc;
 }

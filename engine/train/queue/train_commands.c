@@ -11,6 +11,7 @@
 #include "runtime/job_index.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,6 +304,20 @@ static void job_thin(json_t *doc, size_t most)
     json_object_set_new(doc, "every", json_integer((before > 0 ? before : 1) * (json_int_t)every));
 }
 
+// job_times adds to a row what a job at work takes, and when it ends in its turns.
+static void job_times(const hth_train_queue *queue, const hth_train_entry *entry, json_t *row)
+{
+    const json_t *m = hth_job_planned(entry->work);
+    json_t *times = hth_job_times(entry->work);
+    hth_train_turn_predict(queue);
+    double left_s = entry->paused ? NAN : hth_train_turn_left(queue, entry);
+    json_object_set(row, "peak_bytes", json_object_get(m, "peak_bytes"));
+    json_object_set(row, "budget_bytes", json_object_get(m, "budget_bytes"));
+    json_object_update(row, times);
+    json_object_set_new(row, "seconds_left", isnan(left_s) ? json_null() : json_real(left_s));
+    json_decref(times);
+}
+
 static hth_err query_job(hth_train_queue *queue, const hth_request *request, const char *job,
                          json_t *args, json_t **out)
 {
@@ -314,12 +329,7 @@ static hth_err query_job(hth_train_queue *queue, const hth_request *request, con
     }
     HTH_TRY(hth_train_row_get(queue, request, job, true, out));
     if (hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
-        const json_t *m = hth_job_planned(hth_train_queue_find(queue, job)->work);
-        json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
-        json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
-        json_t *times = hth_job_times(hth_train_queue_find(queue, job)->work);
-        json_object_update(*out, times);
-        json_decref(times);
+        job_times(queue, hth_train_queue_find(queue, job), *out);
     }
     json_int_t points = json_integer_value(json_object_get(args, "points"));
     if (points > 0) {

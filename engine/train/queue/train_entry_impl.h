@@ -75,7 +75,8 @@ struct hth_train_entry {
     hth_job_log *log;       // NULL: it has no number, or no memory
     uint64_t logged_ns;     // when its last step was logged
     hth_train_gang gang;
-    hth_turns_job turn; // its steps among those of other jobs
+    hth_turns_job turn;              // its steps among those of other jobs
+    uint64_t began_ns, began_ran_ns; // when it began to work, and queue->ran_ns then
     // of what is shared (train_fair.h)
     hth_fair_job fair;
     hth_train_offer offer;
@@ -231,6 +232,11 @@ hth_err hth_train_shares(const hth_train_queue *queue, const hth_request *reques
 hth_train_entry *hth_train_turn_next(hth_train_queue *queue);
 // hth_train_turn_leave: the entry goes.
 void hth_train_turn_leave(hth_train_queue *queue, hth_train_entry *entry);
+// hth_train_turn_predict predicts when the jobs at work end, each with its turns; and
+// hth_train_turn_left returns in how many seconds one of them ends, as was predicted last. NAN: not
+// known.
+void hth_train_turn_predict(const hth_train_queue *queue);
+double hth_train_turn_left(const hth_train_queue *queue, const hth_train_entry *entry);
 // hth_train_turn_ran charges a step of the job that took took_ns (hth_turns_ran).
 void hth_train_turn_ran(hth_train_queue *queue, hth_train_entry *entry, uint64_t took_ns);
 

@@ -199,7 +199,7 @@ uint64_t hth_train_fair_granted(const hth_train_entry *entry, uint64_t *budget_b
 
 static void fair_ends(hth_train_queue *queue, hth_train_entry *entry, uint64_t now_ns)
 {
-    double left_s = hth_job_seconds_left(entry->work);
+    double left_s = hth_train_turn_left(queue, entry);
     uint64_t ends_ns = isfinite(left_s) ? now_ns + (uint64_t)(left_s * 1e9) : HTH_FAIR_NEVER;
     hth_fair_queue_ends(queue->fair.jobs, &entry->fair, ends_ns);
     entry->fair.left_ns = hth_job_left_ns(entry->work);
@@ -211,6 +211,8 @@ void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
     uint64_t now_ns = hth_now_ns();
     const json_t *memory = hth_job_planned(entry->work);
     double host_bytes = json_number_value(json_object_get(memory, "host_bytes"));
+    entry->began_ns = now_ns;
+    entry->began_ran_ns = queue->ran_ns;
     held.of[HTH_TRAIN_DEVICE_MEMORY] = (double)hth_job_device_bytes(entry->work);
     held.of[HTH_TRAIN_HOST_MEMORY] = entry->spills ? 0 : host_bytes;
     if (entry->fair.state == HTH_FAIR_OUT) { // it was alone
@@ -221,6 +223,7 @@ void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
         hth_fair_queue_start(queue->fair.jobs, &entry->fair, 0, now_ns);
     }
     hth_fair_queue_holds(queue->fair.jobs, &entry->fair, &held);
+    hth_train_turn_predict(queue);
     fair_ends(queue, entry, now_ns);
     // others of its group would wait for a member
     entry->fair.least_ns =
@@ -292,6 +295,7 @@ static void fair_refresh(hth_train_queue *queue, uint64_t now_ns)
     }
     fair->ends_ns = now_ns;
     fair->changed = true;
+    hth_train_turn_predict(queue);
     for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         if (e->fair.state == HTH_FAIR_RUNS && e->work != NULL) {
             fair_ends(queue, e, now_ns);

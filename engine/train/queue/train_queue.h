@@ -15,6 +15,7 @@ struct hth_train_queue {
     hth_train_entry *first, *active; // active: whose turn it is or was, NULL: none
     hth_train_fair fair;             // who begins next, with how much memory
     hth_turns turns;                 // whose step is next (train_turn.c)
+    uint64_t ran_ns;                 // what all their slices took
     hth_turns_tenant nobodys;        // of jobs without a tenant
     uint64_t ranks;                  // counts those of groups whose lead is elsewhere
     bool draining;                   // no job begins any more

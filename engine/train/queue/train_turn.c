@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <stddef.h>
 
 // Of a tenant's jobs that wait so many are planned; the next one when one of them begins. So jobs
@@ -63,10 +64,31 @@ hth_train_entry *hth_train_turn_next(hth_train_queue *queue)
 void hth_train_turn_ran(hth_train_queue *queue, hth_train_entry *entry, uint64_t took_ns)
 {
     hth_tenant *t = entry->tenant;
+    queue->ran_ns += took_ns;
     hth_turns_ran(&queue->turns, &entry->turn, took_ns);
     if (t != NULL) {
         uint64_t link_ns = (uint64_t)((double)took_ns * entry->link);
         hth_batch_flow_charge(&t->flow, took_ns);
         hth_tenant_ran(t, took_ns, link_ns, hth_now_ns());
     }
+}
+
+void hth_train_turn_predict(const hth_train_queue *queue)
+{
+    for (hth_train_entry *e = queue->first; e != NULL; e = e->next) {
+        double left_s = e->work != NULL ? hth_job_seconds_left(e->work) : 0;
+        e->turn.need_ns = isfinite(left_s) ? left_s * 1e9 : INFINITY;
+        e->turn.ends_ns = e->turn.need_ns; // if it is in no turns yet
+    }
+    hth_turns_predict(&queue->turns);
+}
+
+// What requests, planning and checkpoints take is not in turns: since a job began so much time has
+// passed, and turns took so much of it.
+double hth_train_turn_left(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    double turns_ns = (double)(queue->ran_ns - entry->began_ran_ns);
+    double passed_ns = (double)(hth_now_ns() - entry->began_ns);
+    double slower = turns_ns > 0 ? fmax(1, passed_ns / turns_ns) : 1;
+    return isfinite(entry->turn.ends_ns) ? entry->turn.ends_ns * slower / 1e9 : NAN;
 }

@@ -3,14 +3,29 @@
 // their steps take, and of a tenant's jobs the one with the least left has most of it.
 #include "base/test.h"
 
+#include "base/clock.h"
 #include "engine/train/queue/train_entry_impl.h"
+
+#include <math.h>
 
 #define MS UINT64_C(1000000)
 
-static const int at_work; // stands for a job's steps
+// Stands for a job's steps.
+typedef struct work {
+    hth_job job; // first
+    double left_s;
+} work;
+
+static double work_left(const hth_job *job)
+{
+    return ((const work *)job)->left_s;
+}
+
+static const hth_job_ops work_ops = {.seconds_left = work_left};
 
 typedef struct simulated {
     hth_train_entry entry[4];
+    work work[4];
     hth_tenant tenant[2];
     hth_train_queue queue;
     uint64_t step_ns[4], ran_ns[4], now_ns;
@@ -24,7 +39,8 @@ static void add(simulated *s, int i, hth_tenant *tenant, uint64_t step_ns)
     }
     *last = &s->entry[i];
     s->entry[i].tenant = tenant;
-    s->entry[i].work = (hth_job *)&at_work;
+    s->work[i] = (work){.job = {&work_ops}, .left_s = NAN};
+    s->entry[i].work = &s->work[i].job;
     s->step_ns[i] = step_ns;
 }
 
@@ -123,12 +139,48 @@ static void requests_are_charged(void **state)
     assert_true(s.ran_ns[0] > 50 * MS);
 }
 
+static uint64_t clock_now(void *ctx)
+{
+    return ((const simulated *)ctx)->now_ns;
+}
+
+// When jobs end is predicted from their turns, and from what turns have of the time.
+static void ends_are_predicted(void **state)
+{
+    simulated s = {.now_ns = 1000 * MS};
+    setup_weights(&s);
+    add(&s, 0, &s.tenant[0], 10 * MS);
+    add(&s, 1, &s.tenant[1], 10 * MS);
+    s.work[0].left_s = 30;
+    s.work[1].left_s = 30;
+    hth_clock_inject(clock_now, &s);
+    s.entry[0].began_ns = s.entry[1].began_ns = s.now_ns;
+    hth_train_turn_predict(&s.queue); // before any turn: as if alone
+    assert_true(fabs(hth_train_turn_left(&s.queue, &s.entry[0]) - 30) < 1e-6);
+    (void)hth_train_turn_next(&s.queue);
+    hth_train_turn_predict(&s.queue);
+    assert_true(fabs(hth_train_turn_left(&s.queue, &s.entry[0]) - 40) < 1e-6);
+    assert_true(fabs(hth_train_turn_left(&s.queue, &s.entry[1]) - 60) < 1e-6);
+    run(&s, 30000 * MS);
+    s.now_ns += 15000 * MS; // of requests: half as long again
+    s.work[0].left_s -= (double)s.ran_ns[0] / 1e9;
+    s.work[1].left_s -= (double)s.ran_ns[1] / 1e9;
+    hth_train_turn_predict(&s.queue);
+    assert_true(fabs(hth_train_turn_left(&s.queue, &s.entry[0]) - 15) < 0.2);
+    assert_true(fabs(hth_train_turn_left(&s.queue, &s.entry[1]) - 45) < 0.2);
+    s.work[1].left_s = NAN;
+    hth_train_turn_predict(&s.queue);
+    assert_true(isnan(hth_train_turn_left(&s.queue, &s.entry[1])));
+    hth_clock_inject(NULL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_follows_weights),
         cmocka_unit_test(who_comes_later_begins_anew),
         cmocka_unit_test(requests_are_charged),
+        cmocka_unit_test(ends_are_predicted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,9 +218,10 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
 static double wait_first(const hth_train_queue *queue, const hth_tenant *tenant)
 {
     double first = NAN;
+    hth_train_turn_predict(queue);
     for (const hth_train_entry *e = queue->first; e != NULL; e = e->next) {
         if (e->work != NULL && !e->paused && (tenant == NULL || e->tenant == tenant)) {
-            first = fmin(first, hth_job_seconds_left(e->work)); // of a number and NAN: that
+            first = fmin(first, hth_train_turn_left(queue, e)); // of a number and NAN: that
         }
     }
     return first;
@@ -246,6 +247,7 @@ static double wait_followed(const hth_train_queue *queue, const hth_train_entry 
 {
     double seconds = 0;
     int n = snprintf(why, HTH_CHECKPOINT_NOTE, "waits for");
+    hth_train_turn_predict(queue);
     for (int i = 0; i < entry->n_after; i++) {
         const hth_train_entry *e = queue->first;
         char name[HTH_CHECKPOINT_JOB] = "", tenant[HTH_TENANT];
@@ -258,7 +260,7 @@ static double wait_followed(const hth_train_queue *queue, const hth_train_entry 
                           i > 0 ? "," : "", name, (unsigned long long)entry->after[i]);
         }
         double one = e != NULL ? e->left_s : NAN;
-        one = e != NULL && e->work != NULL ? hth_job_seconds_left(e->work) : one;
+        one = e != NULL && e->work != NULL ? hth_train_turn_left(queue, e) : one;
         seconds = isnan(one) || isnan(seconds) ? NAN : fmax(seconds, one);
     }
     return seconds;
