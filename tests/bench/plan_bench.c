@@ -8,9 +8,11 @@
 // Limit: the planner's default for the size of the step (100 ms for ResNet-50), or --ms, for all
 // policies.
 //
-// usage, from the root: plan_bench [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]
-//                           [--policies a,b,..] [--recorded|--generated] [--wall] [FILE.json[.gz]
-//                           ..]
+// usage, from the root: plan_bench [--ms MS] [--ratios 0.9,0.8,..|--gb 19.2,16.8,..] [--link GB/S]
+//                           [--repeat N] [--only WORD] [--policies a,b,..]
+//                           [--recorded|--generated] [--wall] [FILE.json[.gz] ..]
+// Budgets are shares of the unconstrained peak, or, with --gb, so many 10^9 bytes. --link: another
+// rate of the link, each way, in 10^9 bytes a second, whose copies take nothing from compute.
 // Limits and planning times are processor time, as on a machine that does nothing else; --wall:
 // time that passes.
 #include "planner/plan_train_gen.h"
@@ -27,8 +29,9 @@
 #define BENCH_REPEAT 64
 
 typedef struct bench {
-    double ms, ratio[BENCH_RATIOS];
+    double ms, ratio[BENCH_RATIOS], link;
     int n_ratios, repeat;
+    bool gb; // ratios are 10^9 bytes
     bool policy[HTH_N_POLICIES];
     const char *only;
     double worst_arena, worst_gap;
@@ -96,9 +99,13 @@ static void bench_ratio(bench *b, hth_problem *problem, uint64_t peak, uint64_t 
                         double unconstrained)
 {
     double ms[BENCH_REPEAT] = {0};
-    problem->budget = (uint64_t)((double)peak * ratio);
-    printf("| %.2f | %.2f |", ratio,
-           ((double)problem->budget - (double)floor) / ((double)peak - (double)floor));
+    problem->budget = (uint64_t)((b->gb ? 1e9 : (double)peak) * ratio);
+    if (b->gb) {
+        printf("| %.1f GB, %.2f | ", ratio, (double)problem->budget / (double)peak);
+    } else {
+        printf("| %.2f | ", ratio);
+    }
+    printf("%.2f |", ((double)problem->budget - (double)floor) / ((double)peak - (double)floor));
     hth_plan *hearth = bench_plan(b, problem, HTH_POLICY_HEARTH, ms, b->repeat);
     for (int k = 0; k < HTH_N_POLICIES; k++) {
         double other[BENCH_REPEAT] = {0};
@@ -137,6 +144,10 @@ static void bench_step(bench *b, const char *name, hth_problem *problem)
     hth_plan *plan;
     hth_curve curve;
     if (b->only == NULL || strstr(name, b->only) != NULL) {
+        if (b->link > 0) {
+            problem->h2d_bytes_per_s = problem->d2h_bytes_per_s = b->link * 1e9;
+            problem->copy_interference = 0;
+        }
         check(hth_plan_train_peak(problem, &peak), name);
         check(hth_plan_train_floor(problem, &floor), name);
         hth_problem whole = *problem;
@@ -215,6 +226,15 @@ static void bench_recorded(bench *b)
     globfree(&g);
 }
 
+static void bench_ratios(bench *b, char *list, bool gb)
+{
+    b->n_ratios = 0;
+    b->gb = gb;
+    for (char *at = strtok(list, ","); at && b->n_ratios < BENCH_RATIOS; at = strtok(NULL, ",")) {
+        b->ratio[b->n_ratios++] = atof(at);
+    }
+}
+
 static void bench_policies(bench *b, char *list)
 {
     hth_policy policy;
@@ -248,12 +268,11 @@ int main(int argc, char **argv)
             b.only = argv[++i];
         } else if (strcmp(argv[i], "--policies") == 0 && more) {
             bench_policies(&b, argv[++i]);
-        } else if (strcmp(argv[i], "--ratios") == 0 && more) {
-            b.n_ratios = 0;
-            for (char *at = strtok(argv[++i], ","); at && b.n_ratios < BENCH_RATIOS;
-                 at = strtok(NULL, ",")) {
-                b.ratio[b.n_ratios++] = atof(at);
-            }
+        } else if ((strcmp(argv[i], "--ratios") == 0 || strcmp(argv[i], "--gb") == 0) && more) {
+            bool gb = argv[i][2] == 'g';
+            bench_ratios(&b, argv[++i], gb);
+        } else if (strcmp(argv[i], "--link") == 0 && more) {
+            b.link = atof(argv[++i]);
         } else if (strcmp(argv[i], "--recorded") == 0) {
             generated = false;
         } else if (strcmp(argv[i], "--generated") == 0) {
@@ -261,11 +280,11 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--wall") == 0) {
             hth_clock_inject(NULL, NULL);
         } else if (argv[i][0] == '-') {
-            fprintf(
-                stderr,
-                "usage: %s [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]\n"
-                "    [--policies a,b,..] [--recorded|--generated] [--wall] [FILE.json[.gz] ..]\n",
-                argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--ms MS] [--ratios 0.9,0.8,..|--gb 19.2,16.8,..] [--link GB/S]\n"
+                    "    [--repeat N] [--only WORD] [--policies a,b,..] [--recorded|--generated]\n"
+                    "    [--wall] [FILE.json[.gz] ..]\n",
+                    argv[0]);
             return 2;
         } else {
             files++;
