@@ -8,7 +8,7 @@ BUNDLE_MAINS = hearth:client/cli/hearth_main.o hearthd:server/daemon/hearthd_mai
 BUNDLE_RPATH = -Wl,-rpath,'$$ORIGIN/lib'
 BUNDLE_DNNL = $(if $(BUNDLE_CPU),$(BUNDLE)/build/libhearth_dnnl.so)
 BUNDLE_PY = $(patsubst %,tests/%.py,gpu/gpu_compare gpu/gpu_torch gpu/gpu_pagein bench/train_policies \
-            tools/record_problems tools/make_models)
+            bench/policy_nets onnx_small tools/record_problems tools/make_models)
 BUNDLE_FOLDERS = $(addprefix $(BUNDLE)/,build/kernels/cuda build/tests/cuda build/lib \
             tests/data tests/bench tests/gpu tests/tools)
 

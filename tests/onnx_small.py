@@ -108,11 +108,11 @@ def external_add(elements, location):
     return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
 
 
-def external_graph(nodes, inputs, outputs, tensors, location):
-    """graph() whose constants, FP32 tensors (name, dims), lie in the file `location` beside the model, one behind the other."""
+def external_graph(nodes, inputs, outputs, tensors, location, constants=()):
+    """graph() with further constants, FP32 tensors (name, dims), in the file `location` beside the model, one behind the other."""
     made = [b''.join(_bytes(1, i.encode()) for i in ins) + b''.join(_bytes(2, o.encode()) for o in outs) + _bytes(4, op.encode()) +
             b''.join(_bytes(5, _attribute(*a)) for a in more.items()) for op, ins, outs, more in nodes]
-    constants, at = [], 0
+    constants, at = [_constant(*c) for c in constants], 0
     for name, dims in tensors:
         size = 4
         for d in dims:

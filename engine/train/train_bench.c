@@ -192,6 +192,8 @@ static json_t *bench_document(const bench *b, const hth_train_spec *spec, double
                             true, "planned_ms", planned_us / 1e3);
     json_object_update_new(doc, hth_trainer_memory(b->trainer));
     json_object_set_new(doc, "calm", json_boolean(b->trainer->replan.calm));
+    json_object_set_new(doc, "lower_bound_ms",
+                        json_real(hth_trainer_program(b->trainer)->plan->lower_bound_us / 1e3));
     bench_memory(b, doc);
     return doc;
 }
