@@ -83,6 +83,7 @@ typedef struct hth_decoder {
     int64_t live;                         // of the stage at hand
     double min_us;                        // hth_decode_needs: what the nodes and reruns take
     bool hurried;                         // hth_decode_room made a stage wait for a copy out
+    bool hurries;                         // copies give way to faster algorithms, too
     bool failed;                          // out of memory
 } hth_decoder;
 

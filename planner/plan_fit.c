@@ -79,10 +79,9 @@ static void fit_undo(hth_decoder *decoder, int s, hth_flight flight, int64_t *ov
     *over += bytes;
 }
 
-// Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
-static void fit_repair(hth_decoder *decoder, int s, int64_t over, int *n_flight)
+// Makes a heap of the copies in flight in stage s, by what they hurt; returns how many.
+static int fit_heap(hth_decoder *decoder, int s, int *n_flight)
 {
-    const hth_step *m = decoder->m;
     int n = 0;
     for (int i = 0; i < *n_flight;) {
         int g = decoder->flight[i];
@@ -97,25 +96,39 @@ static void fit_repair(hth_decoder *decoder, int s, int64_t over, int *n_flight)
         fit_sift(decoder->order, n, i);
     }
     hth_plan_work_add(HTH_WORK_FLIGHT, n);
-    int all = n;
+    return n;
+}
+
+// Has a copy in flight give way in stage s; *was: where it was. Returns the bytes that this frees.
+static int64_t fit_yield(hth_decoder *decoder, int s, int g, int *was)
+{
+    int64_t bytes = (int64_t)decoder->m->bytes[decoder->m->interval[g].tensor];
+    if (fit_leaves(decoder, g, s)) {
+        *was = decoder->away[g];
+        decoder->delta[*was] += bytes;
+        decoder->away[g] = s;
+        decoder->hurried = true;
+    } else if (fit_returns(decoder, g, s)) {
+        *was = decoder->back[g];
+        decoder->delta[s + 1] += bytes;
+        decoder->back[g] = s + 1;
+    } else {
+        return 0; // it was there twice: leaving, and about to come back
+    }
+    decoder->live -= bytes;
+    return bytes;
+}
+
+// Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
+static void fit_repair(hth_decoder *decoder, int s, int64_t over, int *n_flight)
+{
+    int n = fit_heap(decoder, s, n_flight), all = n;
     for (; n > 0 && over > 0; fit_sift(decoder->order, n, 0)) {
-        hth_flight x = decoder->order[0];
-        int64_t bytes = (int64_t)m->bytes[m->interval[x.interval].tensor];
+        int was, g = decoder->order[0].interval;
         decoder->order[0] = decoder->order[--n];
-        decoder->order[n] = (hth_flight){0, -1}; // after the heap: what was taken, and where it was
-        if (fit_leaves(decoder, x.interval, s)) {
-            decoder->order[n] = (hth_flight){decoder->away[x.interval], x.interval};
-            decoder->delta[decoder->away[x.interval]] += bytes;
-            decoder->away[x.interval] = s;
-            decoder->hurried = true;
-        } else if (fit_returns(decoder, x.interval, s)) {
-            decoder->order[n] = (hth_flight){decoder->back[x.interval], x.interval};
-            decoder->delta[s + 1] += bytes;
-            decoder->back[x.interval] = s + 1;
-        } else {
-            continue; // it was there twice: leaving, and about to come back
-        }
-        decoder->live -= bytes;
+        int64_t bytes = fit_yield(decoder, s, g, &was);
+        // After the heap: what was taken, and where it was.
+        decoder->order[n] = bytes > 0 ? (hth_flight){was, g} : (hth_flight){0, -1};
         over -= bytes;
     }
     for (; n < all; n++) { // the last one may have made others needless
@@ -130,6 +143,36 @@ static int fit_item(const hth_step *step, int node, int64_t room)
         i++;
     }
     return i;
+}
+
+// Has copies in flight give way where a faster algorithm of stage s gains more than that costs.
+static void fit_hurry(hth_decoder *decoder, int s, int *n_flight)
+{
+    const hth_step *m = decoder->m;
+    int64_t room = (int64_t)decoder->budget - decoder->live;
+    int item = fit_item(m, s, room), was, yield = 0;
+    if (item == m->menu_start[s]) {
+        return;
+    }
+    int n = fit_heap(decoder, s, n_flight), all = n;
+    double wait = 0, late = 0, best = 0;
+    while (n > 0) {
+        hth_flight x = decoder->order[0];
+        double bytes = (double)m->bytes[m->interval[x.interval].tensor];
+        bool leaves = fit_leaves(decoder, x.interval, s);
+        wait = leaves ? hth_later(wait, x.hurt * bytes) : wait; // for the last of them
+        late += leaves ? 0 : x.hurt * bytes;
+        room += (int64_t)bytes;
+        decoder->order[0] = decoder->order[--n];
+        fit_sift(decoder->order, n, 0);
+        decoder->order[n] = x; // after the heap, the last one first
+        double gain = m->menu[item].time_us - m->menu[fit_item(m, s, room)].time_us - wait - late;
+        yield = gain > best ? all - n : yield;
+        best = hth_later(best, gain);
+    }
+    for (int i = 0; i < yield; i++) {
+        fit_yield(decoder, s, decoder->order[all - 1 - i].interval, &was);
+    }
 }
 
 // Takes the copies that begin to leave or to come back in stage s among those in flight.
@@ -206,6 +249,9 @@ bool hth_decode_room(hth_decoder *decoder, bool all, double limit_us, hth_outcom
             int64_t over = decoder->live + (int64_t)fit_min(decoder, s) - (int64_t)decoder->budget;
             if (over > 0) {
                 fit_repair(decoder, s, over, &n_flight);
+            }
+            if (decoder->hurries && n_flight > 0) {
+                fit_hurry(decoder, s, &n_flight);
             }
             most = fit_algorithms(decoder, s, (int64_t)decoder->budget - decoder->live, &us);
             if (us >= limit_us) {

@@ -12,13 +12,13 @@
 #include <math.h>
 #include <unistd.h>
 
-#define POLICY_RECORDED  1000 // decodes in each round
-#define POLICY_GENERATED 4000
+#define POLICY_RECORDED  600 // decodes in each round
+#define POLICY_GENERATED 2500
 // A search that ends by its limit is so far from the best it can do.
 #define POLICY_WORSE_RECORDED  1.0005
 #define POLICY_WORSE_GENERATED 1.002
 #define POLICY_ARENA           1.02
-#define POLICY_PART_MS         30 // work, for each plan
+#define POLICY_PART_MS         15 // work, for each plan
 
 static void check_step(hth_problem *problem, const char *name, const double *shares, int n_shares,
                        uint64_t decodes, double worse)
@@ -86,9 +86,9 @@ static void check_parts(const hth_problem *problem, const char *name, double sha
 
 static void no_policy_is_faster_than_one_that_contains_it(void **state)
 {
-    static const double shares[] = {0.8, 0.6, 0.5, 0.4};
+    static const double shares[] = {0.6, 0.4};
     for (uint64_t seed = 0; seed < 12; seed += TEST_STRIDE) {
-        hth_problem p = pg_random(seed, 12 + 6 * (int)seed);
+        hth_problem p = pg_random(seed, 12 + 3 * (int)seed);
         char *name = hth_asprintf("random step %d", (int)seed);
         uint64_t peak;
         assert_ok(hth_plan_train_peak(&p, &peak));

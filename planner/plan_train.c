@@ -29,6 +29,8 @@
 #define TRAIN_BOUND_UP 2000
 #define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
+#define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
+#define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster
 
 // found: the bytes of a plan.
 static hth_err train_too_big(const hth_problem *problem, const hth_plan_options *options,
@@ -69,6 +71,7 @@ static hth_err train_lay(const hth_problem *problem, const hth_search *search,
     if (err == HTH_OK && n > 0) {
         try->plan->mode = hth_memdup(mode, n);
         try->plan->n_modes = (int)n;
+        try->plan->hurries = search->d.hurries;
         if (try->plan->mode == NULL) {
             hth_plan_free(try->plan);
             try->plan = NULL;
@@ -301,13 +304,22 @@ static hth_err train_greedy(const hth_problem *problem, hth_step *step,
     return *best != NULL ? HTH_OK : train_too_big(problem, options, *found);
 }
 
+// Which search: the first one, one with what that left of its limit, or one before a refusal.
+typedef enum train_which { TRAIN_FIRST, TRAIN_OTHER, TRAIN_LAST } train_which;
+
+// The other search has other rules. Whatever fits comes first: near its floor a step may take so
+// many times as long that, by score, one that does not fit is better. And copies give way to faster
+// algorithms, which is worth what it costs each decode where the first search has left much.
 static hth_err train_search(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool last, hth_dual **dual,
+                            const hth_plan_options *options, train_which which, hth_dual **dual,
                             uint64_t *found, hth_plan **out)
 {
     hth_search search;
+    bool last = which == TRAIN_LAST;
     HTH_TRY(hth_search_open(&search, step, problem->budget, options));
     search.prices = dual;
+    search.fits_first = which == TRAIN_OTHER;
+    search.d.hurries = search.fits_first || (options->from != NULL && options->from->hurries);
     hth_err err = train_rounds(problem, step, options, &search, last, found, out);
     if (hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG)) {
         err = train_greedy(problem, step, options, &search, found, out);
@@ -331,6 +343,28 @@ static bool train_part(hth_policy policy, hth_policy *part)
     return any;
 }
 
+// What a search leaves of its limit goes to another one, of steps of a few dozen nodes most of it.
+// Takes its plan for *out if that is faster.
+static hth_err train_rest(const hth_problem *problem, hth_step *step,
+                          const hth_plan_options *options, uint64_t start_ns, hth_dual **dual,
+                          uint64_t *found, hth_plan **out)
+{
+    double limit_ms = train_limit_ms(problem, options);
+    double left_ms = limit_ms - (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
+    bool fastest = *out != NULL && (*out)->predicted_us <= step->fastest_us * (1 + TRAIN_FASTEST);
+    if (fastest || options->from != NULL || options->limit_decodes > 0 ||
+        left_ms < TRAIN_REST * limit_ms) {
+        return *out != NULL ? HTH_OK : HTH_ETOOBIG;
+    }
+    hth_plan_options rest = *options;
+    hth_plan *plan = NULL;
+    rest.limit_ms = left_ms;
+    rest.seed = options->seed + 1;
+    hth_err err = train_search(problem, step, &rest, TRAIN_OTHER, dual, found, &plan);
+    train_faster(&plan, out);
+    return *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
+}
+
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
 // same limit as if it were asked for.
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
@@ -338,7 +372,11 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
                             hth_plan **out)
 {
     hth_plan_options more = *options;
-    hth_err err = train_search(problem, step, options, false, dual, found, out);
+    uint64_t start_ns = hth_plan_work_now_ns();
+    hth_err err = train_search(problem, step, options, TRAIN_FIRST, dual, found, out);
+    if (hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG)) {
+        err = train_rest(problem, step, options, start_ns, dual, found, out);
+    }
     more.from = NULL;
     if (train_part(options->policy, &more.policy) && options->from == NULL &&
         (err == HTH_OK || err == HTH_ETOOBIG)) {
@@ -357,7 +395,7 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
         more.seed = options->seed + 1;
         more.limit_ms = TRAIN_AGAIN * train_limit_ms(problem, options);
         more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
-        err = train_search(problem, step, &more, true, dual, found, out);
+        err = train_search(problem, step, &more, TRAIN_LAST, dual, found, out);
     }
     return err == HTH_ETOOBIG ? train_too_big(problem, options, *found) : err;
 }

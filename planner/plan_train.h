@@ -31,15 +31,16 @@ hth_err hth_policy_find(const char *name, hth_policy *out);
 typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
-    double limit_ms; // of the search, all rounds together, as work (plan_work.h; optimal: as time);
-                     // 0: 100 (optimal: 60,000), and for steps of more than 500 nodes so much more
-                     // that 2,000 get 1,000. Before a budget is refused that may be enough, five
-                     // times as much is spent once more. A baseline that contains another search
-                     // has as much for that, too
+    // Of the search, all rounds together, as work (plan_work.h; optimal: as time); 0: 100 (optimal:
+    // 60,000), and for steps of more than 500 nodes so much more that 2,000 get 1,000. What a
+    // search leaves of it goes to another one, with seed + 1 and other rules. Before a budget is
+    // refused that may be enough, five times as much is spent once more. A baseline that contains
+    // another search has as much for that, too.
+    double limit_ms;
     const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
                           // search goes on from it, so that a third of the time is enough
-    uint64_t
-        limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
+    uint64_t limit_decodes; // .. and schedules tried in each round of the first search, which no
+                            // other one follows then, the same on every machine; 0: any
 } hth_plan_options;
 
 // hth_plan_train plans the step problem within problem->budget (external tensors are not counted).

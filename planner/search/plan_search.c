@@ -20,6 +20,7 @@
 #define SEARCH_SAME     1e-4      // of the score: less is no difference
 #define SEARCH_LOOK     4         // decodes between two looks at the clock
 #define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
+#define SEARCH_FITS     1e4       // .. for what does not fit, where what fits comes first
 #define SEARCH_STALL    4.0       // what a stall counts on top of its time among the starts
 #define SEARCH_ALIKE    100       // kicks without success before another start, per 100 intervals
 #define SEARCH_STALLS   0.01      // of the time: worth getting out of
@@ -47,7 +48,8 @@ double hth_search_try_under(hth_search *search, const uint8_t *mode, double limi
                             hth_outcome *outcome)
 {
     double budget = (double)search->d.budget + 1, unit = search->m->fastest_us + 1;
-    double most = hth_sooner(limit, SEARCH_HOPELESS * unit);
+    double none = search->fits_first ? SEARCH_FITS * unit : unit; // for not fitting
+    double most = hth_sooner(limit, search->fits_first ? none : SEARCH_HOPELESS * unit);
     double least = hth_decode_needs(&search->d, mode, most);
     search->n_decodes++;
     if (least >= most) {
@@ -55,13 +57,13 @@ double hth_search_try_under(hth_search *search, const uint8_t *mode, double limi
         return least >= limit ? least : INFINITY;
     }
     // Bytes too many cost a step at least.
-    bool all = least + unit < limit;
+    bool all = least + none < limit;
     if (!hth_decode_fit(&search->d, all, limit, outcome)) {
         *outcome = (hth_outcome){.time_us = INFINITY, .excess = INFINITY, .worst = -1};
         return limit;
     }
     if (!all && outcome->excess > 0) {
-        return least + unit;
+        return least + none;
     }
     hth_decode_time(&search->d, outcome);
     double score = outcome->time_us + SEARCH_TIE * unit * outcome->mean / budget;
@@ -69,7 +71,7 @@ double hth_search_try_under(hth_search *search, const uint8_t *mode, double limi
         score += unit + outcome->stall_us;
     }
     score += search->stall_price * outcome->stall_us;
-    return outcome->excess > 0 ? score + unit + SEARCH_PENALTY * unit * outcome->excess / budget
+    return outcome->excess > 0 ? score + none + SEARCH_PENALTY * unit * outcome->excess / budget
                                : score;
 }
 
