@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLICY_PART    0.2 // of hearth's search: without stalls, as mo-sos does, ..
-#define POLICY_PART_NS 1e5 // .. where there is so much work for each stage
+#define POLICY_PART    0.2   // of hearth's search: without stalls, as mo-sos does, ..
+#define POLICY_PART_NS 1.5e5 // .. where there is so much work for each stage
 
 static const char *const policy_names[HTH_N_POLICIES] = {
     "hearth",   "keep",  "vdnn",     "chen",   "checkmate-auto",
@@ -90,6 +90,46 @@ static int policy_rank_cmp(const void *a, const void *b)
     return x->interval - y->interval;
 }
 
+// Returns whether the modes at hand fit, and no more: that is known at the first stage that does
+// not.
+static bool policy_fits(hth_search *search)
+{
+    hth_outcome o;
+    search->n_decodes++;
+    hth_decode_needs(&search->d, search->mode, INFINITY);
+    hth_decode_fit(&search->d, false, INFINITY, &o);
+    return o.excess == 0;
+}
+
+// Gives the first of search->rank this mode, as many of the n as it takes to fit, and returns
+// whether that is enough. An offload only frees bytes, so halves are tried. A recompute needs some.
+static bool policy_until(hth_search *search, int n, hth_interval_mode mode)
+{
+    int less = 0, enough = mode == HTH_INTERVAL_OFFLOAD ? n : 0;
+    for (int i = 0; i < n; i++) {
+        search->mode[search->rank[i].interval] = (uint8_t)mode;
+        if (mode != HTH_INTERVAL_OFFLOAD && policy_fits(search)) {
+            return true;
+        }
+    }
+    if (enough == 0 || !policy_fits(search)) {
+        return false;
+    }
+    while (enough - less > 1) {
+        int half = less + (enough - less) / 2;
+        for (int i = less; i < enough; i++) {
+            search->mode[search->rank[i].interval] = i < half ? mode : HTH_INTERVAL_KEEP;
+        }
+        bool fits = policy_fits(search);
+        for (int i = half; i < enough && !fits; i++) {
+            search->mode[search->rank[i].interval] = (uint8_t)mode;
+        }
+        enough = fits ? half : enough;
+        less = fits ? less : half;
+    }
+    return true;
+}
+
 // Swaps by free time (the interval's length less both copies), longest first, as long as something
 // is missing; what the link cannot hide is computed again, most bytes per microsecond first.
 static void policy_capuchin(hth_search *search)
@@ -97,7 +137,7 @@ static void policy_capuchin(hth_search *search)
     hth_rank *rank = search->rank;
     const hth_step *m = search->m;
     bool fits = policy_try(search);
-    for (int pass = 0; pass < 3; pass++) { // hidden swaps, recomputes, the other swaps
+    for (int pass = 0; pass < 3 && !fits; pass++) { // hidden swaps, recomputes, the other swaps
         int n = 0;
         for (int g = 0; g < m->n_intervals; g++) {
             const hth_interval *interval = &m->interval[g];
@@ -114,14 +154,8 @@ static void policy_capuchin(hth_search *search)
             }
         }
         qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
-        for (int i = 0; i < n; i++) {
-            if (fits) {
-                return;
-            }
-            search->mode[rank[i].interval] =
-                pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD;
-            fits = policy_try(search);
-        }
+        fits = policy_until(search, n, pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD);
+        policy_try(search);
     }
 }
 

@@ -18,7 +18,8 @@
 #define POLICY_WORSE_RECORDED  1.0005
 #define POLICY_WORSE_GENERATED 1.002
 #define POLICY_ARENA           1.02
-#define POLICY_PART_MS         15 // work, for each plan
+#define POLICY_GAP             1.05 // of the bound
+#define POLICY_PART_MS         15   // work, for each plan
 
 static void check_step(hth_problem *problem, const char *name, const double *shares, int n_shares,
                        uint64_t decodes, double worse)
@@ -131,9 +132,26 @@ static void no_policy_is_faster_on_generated_steps(void **state)
     check_step(&resnet, "resnet-26", shares, 3, POLICY_GENERATED, POLICY_WORSE_GENERATED);
 }
 
+// What a search starts from costs it little: on a large step near its floor a greedy policy once
+// took all of its work, and the plan took 3.6 times the bound.
+static void greedy_policies_leave_the_search_its_work(void **state)
+{
+    static const int blocks[] = {3, 8, 36, 3};
+    hth_problem p = pg_resnet(64, blocks);
+    hth_plan *plan;
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = peak / 10 * 4;
+    assert_ok(hth_plan_train(&p, &(hth_plan_options){.seed = 0}, &plan));
+    assert_true(plan->predicted_us <= plan->lower_bound_us * POLICY_GAP);
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_policies_leave_the_search_its_work),
         cmocka_unit_test(no_policy_is_faster_than_one_that_contains_it),
         cmocka_unit_test(no_policy_is_faster_on_recorded_steps),
         cmocka_unit_test(no_policy_is_faster_on_generated_steps),
