@@ -30,6 +30,7 @@
 #define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 #define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
+#define TRAIN_POOR     1.3  // times the fastest algorithms' time: worth the searches it contains
 #define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster
 
 // found: the bytes of a plan.
@@ -328,19 +329,16 @@ static hth_err train_search(const hth_problem *problem, hth_step *step,
     return err;
 }
 
-// Of the searching policies that a baseline contains, the one that contains the others.
-static bool train_part(hth_policy policy, hth_policy *part)
+// Whether `other` is one of the searching policies that a policy contains, and is not contained in
+// another one of these.
+static bool train_part(hth_policy policy, hth_policy other)
 {
-    bool any = false;
-    for (int k = 0; k < HTH_N_POLICIES && policy != HTH_POLICY_HEARTH; k++) {
-        hth_policy other = (hth_policy)k;
-        if (hth_policy_contains(policy, other) && hth_policy_searches(other) &&
-            (!any || hth_policy_contains(other, *part))) {
-            *part = other;
-            any = true;
-        }
+    bool part = hth_policy_contains(policy, other) && hth_policy_searches(other);
+    for (int k = 0; k < HTH_N_POLICIES; k++) {
+        part = part && !(hth_policy_contains(policy, (hth_policy)k) &&
+                         hth_policy_contains((hth_policy)k, other));
     }
-    return any;
+    return part;
 }
 
 // What a search leaves of its limit goes to another one, of steps of a few dozen nodes most of it.
@@ -366,7 +364,7 @@ static hth_err train_rest(const hth_problem *problem, hth_step *step,
 }
 
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
-// same limit as if it were asked for.
+// same limit as if it were asked for; hearth is not, where its own plan is a poor one.
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
                             const hth_plan_options *options, hth_dual **dual, uint64_t *found,
                             hth_plan **out)
@@ -378,9 +376,14 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
         err = train_rest(problem, step, options, start_ns, dual, found, out);
     }
     more.from = NULL;
-    if (train_part(options->policy, &more.policy) && options->from == NULL &&
-        (err == HTH_OK || err == HTH_ETOOBIG)) {
+    bool poor = *out != NULL && (*out)->predicted_us > TRAIN_POOR * step->fastest_us;
+    bool parts = options->policy != HTH_POLICY_HEARTH || poor;
+    for (int k = 0; k < HTH_N_POLICIES && parts && options->from == NULL; k++) {
         hth_plan *part = NULL;
+        more.policy = (hth_policy)k;
+        if (!train_part(options->policy, more.policy) || (err != HTH_OK && err != HTH_ETOOBIG)) {
+            continue;
+        }
         hth_err part_err = train_policy(problem, step, &more, dual, found, &part);
         train_faster(&part, out);
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
