@@ -4,7 +4,7 @@
 // Design notes
 // The job belongs to its server, so a client that ends leaves it there: the first Ctrl-C says how
 // to go on from here, a second one soon after it cancels the job. An engine in this process cannot
-// go on without it: there the job is stopped first, with a checkpoint.
+// go on without it: there the job is stopped first, with a checkpoint. A rank's job ends with it.
 //
 // Signals are blocked in all threads and read by one of this module's, because the thread that
 // follows the job waits inside the library. Before there is a job they do what they always do.

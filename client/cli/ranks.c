@@ -24,7 +24,7 @@ struct hth_ranks {
     hearth_exchange *exchange;
     int rank, ranks;
     pthread_t thread;
-    sem_t begun, go, summed, over; // the thread: MPI has begun; may sum; has; may end MPI
+    sem_t begun, go, over; // the thread: MPI has begun; may sum; may end MPI
     bool goes, good;
     hth_err err;
     char why[HTH_MPI_WHY + 100];
@@ -179,6 +179,14 @@ static void ranks_sum(hth_ranks *ranks)
     hth_free(parts);
 }
 
+// ranks_tell prints why this rank's sums ended too early. If its job did, rank 0 says more.
+static void ranks_tell(const hth_ranks *ranks)
+{
+    if (ranks->err != HTH_OK && (ranks->rank > 0 || ranks->err != HTH_ECANCELED)) {
+        fprintf(stderr, "hearth: rank %d of %d: %s\n", ranks->rank, ranks->ranks, ranks->why);
+    }
+}
+
 // All of MPI is this thread's.
 static void *ranks_thread(void *arg)
 {
@@ -200,7 +208,7 @@ static void *ranks_thread(void *arg)
     if (ranks->goes) {
         ranks_sum(ranks);
     }
-    sem_post(&ranks->summed);
+    ranks_tell(ranks);
     sem_wait(&ranks->over);
     if (ranks->good && ranks->err == HTH_OK) {
         ranks->mpi->end();
@@ -220,7 +228,6 @@ static void ranks_free(hth_ranks *ranks)
     hearth_exchange_close(ranks->exchange);
     sem_destroy(&ranks->begun);
     sem_destroy(&ranks->go);
-    sem_destroy(&ranks->summed);
     sem_destroy(&ranks->over);
     hth_free(ranks);
 }
@@ -258,7 +265,6 @@ hth_err hth_ranks_open(const char *group, hth_ranks **out)
     }
     sem_init(&ranks->begun, 0, 0);
     sem_init(&ranks->go, 0, 0);
-    sem_init(&ranks->summed, 0, 0);
     sem_init(&ranks->over, 0, 0);
     hth_err err = ranks_begin(ranks);
     if (err != HTH_OK) {
@@ -283,12 +289,6 @@ void hth_ranks_go(hth_ranks *ranks)
 {
     ranks->goes = true;
     sem_post(&ranks->go);
-}
-
-const char *hth_ranks_wait(hth_ranks *ranks)
-{
-    sem_wait(&ranks->summed);
-    return ranks->err != HTH_OK ? ranks->why : NULL;
 }
 
 void hth_ranks_end(hth_ranks *ranks, bool good)

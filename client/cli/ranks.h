@@ -21,9 +21,6 @@ int hth_ranks_rank(const hth_ranks *ranks);
 const char *hth_ranks_argument(const hth_ranks *ranks);
 // hth_ranks_go sums for the job that was submitted, on another thread.
 void hth_ranks_go(hth_ranks *ranks);
-// hth_ranks_wait waits until the job has ended, once. NULL: as it should, on all ranks; else why
-// this one's sums came to an end before that.
-const char *hth_ranks_wait(hth_ranks *ranks);
 // hth_ranks_end waits until the job has ended and all ranks are here. good false: this rank has
 // failed. Then, and where the job ended here before it was done, all ranks end, this process
 // included, with exit code 1; the others have some seconds to say why they do. NULL is allowed.

@@ -80,17 +80,6 @@ static bool train_follows(const hth_ranks *ranks)
     return ranks != NULL && hth_ranks_rank(ranks) > 0;
 }
 
-// train_rank waits until the job of such a rank has ended, and says so if that was too early: rank
-// 0, whose job has the reason, ends, too.
-static int train_rank(hth_ranks *ranks)
-{
-    const char *why = hth_ranks_wait(ranks);
-    if (why != NULL) {
-        fprintf(stderr, "hearth: rank %d: %s\n", hth_ranks_rank(ranks), why);
-    }
-    return why == NULL ? HTH_CLI_OK : HTH_CLI_ERROR;
-}
-
 int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **out),
                   hth_train_print print)
 {
@@ -116,7 +105,7 @@ int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **ou
     if (rv == HTH_CLI_OK && leaves) {
         rv = train_taken(cli, taken);
     } else if (rv == HTH_CLI_OK && train_follows(ranks)) {
-        rv = train_rank(ranks);
+        rv = HTH_CLI_OK; // it ends with the job
     } else if (rv == HTH_CLI_OK) {
         rv = hth_train_watch(cli, &detach, log, taken, print);
     } else {

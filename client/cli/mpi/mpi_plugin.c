@@ -17,9 +17,9 @@
 #define MPI_LIBRARY "its MPI"
 #endif
 
-static MPI_Comm mpi_last; // where ranks meet before the end, whatever sums are under way
-
 #define MPI_PIECE ((uint64_t)1 << 30) // elements of one call: its count is an int
+
+static MPI_Comm mpi_last; // where ranks meet before the end, whatever sums are under way
 
 static int mpi_fails(int code, const char *what, char why[HTH_MPI_WHY])
 {
