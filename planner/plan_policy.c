@@ -101,29 +101,40 @@ static bool policy_fits(hth_search *search)
     return o.excess == 0;
 }
 
-// Gives the first of search->rank this mode, as many of the n as it takes to fit, and returns
-// whether that is enough. An offload only frees bytes, so halves are tried. A recompute needs some.
-static bool policy_until(hth_search *search, int n, hth_interval_mode mode)
+// Recomputes the first of search->rank, as many of the n as it takes to fit, and returns whether
+// that is enough. A recompute needs bytes, too, so each is tried.
+static bool policy_recompute(hth_search *search, int n)
 {
-    int less = 0, enough = mode == HTH_INTERVAL_OFFLOAD ? n : 0;
     for (int i = 0; i < n; i++) {
-        search->mode[search->rank[i].interval] = (uint8_t)mode;
-        if (mode != HTH_INTERVAL_OFFLOAD && policy_fits(search)) {
+        search->mode[search->rank[i].interval] = HTH_INTERVAL_RECOMPUTE;
+        if (policy_fits(search)) {
             return true;
         }
     }
-    if (enough == 0 || !policy_fits(search)) {
+    return false;
+}
+
+static void policy_set(hth_search *search, int from, int to, hth_interval_mode mode)
+{
+    for (int i = from; i < to; i++) {
+        search->mode[search->rank[i].interval] = (uint8_t)mode;
+    }
+}
+
+// Offloads them. That only frees bytes, so halves are tried.
+static bool policy_offload(hth_search *search, int n)
+{
+    int less = 0, enough = n;
+    policy_set(search, 0, n, HTH_INTERVAL_OFFLOAD);
+    if (n == 0 || !policy_fits(search)) {
         return false;
     }
     while (enough - less > 1) {
         int half = less + (enough - less) / 2;
-        for (int i = less; i < enough; i++) {
-            search->mode[search->rank[i].interval] = i < half ? mode : HTH_INTERVAL_KEEP;
-        }
+        policy_set(search, less, half, HTH_INTERVAL_OFFLOAD);
+        policy_set(search, half, enough, HTH_INTERVAL_KEEP);
         bool fits = policy_fits(search);
-        for (int i = half; i < enough && !fits; i++) {
-            search->mode[search->rank[i].interval] = (uint8_t)mode;
-        }
+        policy_set(search, half, fits ? half : enough, HTH_INTERVAL_OFFLOAD);
         enough = fits ? half : enough;
         less = fits ? less : half;
     }
@@ -154,7 +165,7 @@ static void policy_capuchin(hth_search *search)
             }
         }
         qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
-        fits = policy_until(search, n, pass == 1 ? HTH_INTERVAL_RECOMPUTE : HTH_INTERVAL_OFFLOAD);
+        fits = pass == 1 ? policy_recompute(search, n) : policy_offload(search, n);
         policy_try(search);
     }
 }
