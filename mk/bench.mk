@@ -2,9 +2,6 @@
 # What takes measurements.
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
-# 0.163 GB/s are to the recorded costs (93.7 s for VGG19's step) what PCIe 3 is to a Tesla P40 (train_policies.py).
-CARD := 19.2,16.8,14.4,12,9.6
-
 .PHONY: bench bench-fair bench-jobs bench-plan-gb bench-table bench-train bench-kmeans bench-group bench-policies bench-prediction bench-winograd conformance
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
@@ -21,9 +18,12 @@ bench-fair: $(B)/tests/bench/fair_bench ## shares of a simulated cluster: cost o
 	$(Q)$(B)/tests/bench/fair_bench
 bench-jobs: all ## a device shared by tenants' training jobs: weights, first step, elastic budgets
 	$(Q)python3 tests/bench/fair_jobs.py --build $(B)
+# GB of memory; and GB/s, which are to the recorded costs (93.7 s for VGG19's step) what PCIe 3 is to a Tesla P40 (train_policies.py).
+PLAN_GB   := 19.2,16.8,14.4,12,9.6
+PLAN_LINK := 0.163
 bench-plan-gb: $(B)/tests/bench/plan_bench ## the planner in 0.8 to 0.4 of a card of 24 GB: VGG19 and UNet at their published batches
-	$(Q)for name in 'VGG19, batch 144' 'UNet, batch 120'; do $< --gb $(CARD) --generated --only "$$name" || exit 1; done
-	$(Q)$< --gb $(CARD) --link 0.163 tests/data/plan/vgg19-144.json.gz tests/data/plan/unet-120.json.gz
+	$(Q)for name in 'VGG19, batch 144' 'UNet, batch 120'; do $< --gb $(PLAN_GB) --generated --only "$$name" || exit 1; done
+	$(Q)$< --gb $(PLAN_GB) --link $(PLAN_LINK) tests/data/plan/vgg19-144.json.gz tests/data/plan/unet-120.json.gz
 bench-table: all ## serving against onnxruntime and OpenVINO (PyPI)
 	$(Q)python3 tests/bench/table.py $(B)/hearth
 bench-train: all ## training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)
