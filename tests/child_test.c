@@ -80,6 +80,7 @@ static void start_with(const char *first, const char *second)
     }
     hearth_close(dial(1));
     while (!log_has("hearthd", "ready:")) { // and only then takes signals
+        assert_int_equal(waitpid(daemon_pid, NULL, WNOHANG), 0); // another one has the address
         nap();
     }
 }
@@ -240,11 +241,14 @@ static void *large_main(void *arg)
 static void test_http_gets_503(void **state)
 {
     static large_call c = {.samples = 25000};
-    start();
     uint64_t until = hth_real_after(LIMIT_NS);
     int round = 10;
-    do { // it may have been killed before it began, or behind its end
+    do { // it may have been killed before it began, or after its end
         pthread_t thread;
+        if (round > 10) { // a server whose engine has died before may say "too often"
+            assert_int_equal(end(SIGTERM), 0);
+        }
+        start();
         wait_ready();
         assert_true(hth_real_ns() < until);
         assert_int_equal(pthread_create(&thread, NULL, large_main, &c), 0);
@@ -258,8 +262,10 @@ static void test_http_gets_503(void **state)
             fail_msg("%d: %s", c.status, c.answer);
         }
     } while (c.status == 200);
-    assert_non_null(strstr(c.answer, "the engine process died while this request ran (signal 9); "
-                                     "it is being restarted"));
+    if (strstr(c.answer, "the engine process died while this request ran (signal 9); "
+                         "it is being restarted") == NULL) {
+        fail_msg("%s", c.answer);
+    }
     hearth *h = dial(1);
     infer(h);
     hearth_close(h);
