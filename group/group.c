@@ -360,7 +360,7 @@ static hth_err member_sit(hth_group *group)
     }
     seat->at = group->spec.at;
     seat->arrived = seat->summed = 0;
-    seat->sample_us = 0;
+    seat->sample_us = seat->fixed_us = 0;
     seat->joined = 1;
     seat->away = 0;
     group->seat = seat;

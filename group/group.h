@@ -10,7 +10,9 @@
 // bucket that all have handed in, each member sums its own segment, in the order of the members, so
 // that every member reads the same bits. When the last segment is summed the round is *committed*:
 // one word is written, and from then on nobody's end can undo it. Until then the end of any member
-// breaks the round for all, and they arrive again, with other shards.
+// breaks the round for all, and they arrive again, with other shards. The lead may start the next
+// round at once, before anybody has made the update: who is done with that first computes while
+// others still make it.
 //
 // No call waits but hth_group_wait: a member's thread has other work, and two groups on the same
 // devices would wait for each other crosswise. Each member holds a robust mutex for as long as it
@@ -99,11 +101,14 @@ hth_err hth_group_over(hth_group *group);
 typedef struct hth_group_seat {
     bool joined;
     double sample_us; // of its last passes; 0: not known
+    double fixed_us;  // .. and what a step takes whatever its samples are
     int64_t most;     // samples that it can take
 } hth_group_seat;
 // hth_group_seats tells of all; returns how many members the group was made for.
 int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
-// hth_group_start begins a round; false: somebody has left since.
+// hth_group_start begins a round; false: somebody has left since. After a look that says "summed"
+// it may come before that round's update, whose sums stay where they are until all have made it;
+// false then also where a member is to have no samples.
 bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 // hth_group_most says that this member can take no more than `most` samples, and breaks the
 // round.
@@ -138,9 +143,9 @@ void hth_group_ready(hth_group *group, int slot, const float *content);
 // hth_group_advance sums a part of what all have handed in, between two operators of a pass: a
 // bucket at most.
 void hth_group_advance(hth_group *group);
-// hth_group_passed: all slots are handed in. The time is that of a sample, smoothed by the
-// caller.
-void hth_group_passed(hth_group *group, double loss, double sample_us);
+// hth_group_passed: all slots are handed in. The times are a member's of a step, smoothed by the
+// caller: of each sample (0: not known yet), and of what does not depend on them.
+void hth_group_passed(hth_group *group, double loss, double sample_us, double fixed_us);
 
 // A member with samples hands each vector in (hth_group_share; only the first time in a round
 // counts), and anybody asks until all such members have (hth_group_shared): *sum is then their

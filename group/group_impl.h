@@ -23,7 +23,7 @@ typedef struct group_seat {
     uint32_t away;            // it gave its memory back, and comes again: it is waited for
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
-    double weight, loss, sample_us;
+    double weight, loss, sample_us, fixed_us;
     int64_t most;
 } group_seat;
 
@@ -79,7 +79,7 @@ typedef struct group_ops {
     void (*advance)(hth_group *group); // NULL: nothing
     void (*share)(hth_group *group, int share, const double *values);
     hth_group_result (*shared)(hth_group *group, int share, double *sum);
-    void (*passed)(hth_group *group, double loss, double sample_us);
+    void (*passed)(hth_group *group, double loss, double sample_us, double fixed_us);
     hth_group_result (*look)(hth_group *group);
     const float *(*summed)(const hth_group *group, int slot);
     double (*loss)(const hth_group *group, int64_t step, double *ms);
@@ -111,6 +111,7 @@ struct hth_group {
     size_t n_left;  // buckets whose segment is not
     size_t first;   // .. of which this is the first one, or comes before it
     bool passed;    // all of this member's part of the round is handed in
+    bool alone;     // nobody else takes part in it
     uint64_t round; // that it takes part in, or did
     uint32_t seen;  // event, at the last look
     hth_group_note *notes;
@@ -191,7 +192,7 @@ bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 bool region_alone(hth_group *group);
 void region_break(hth_group *group);
 void region_most(hth_group *group, int64_t most);
-void region_passed(hth_group *group, double loss, double sample_us);
+void region_passed(hth_group *group, double loss, double sample_us, double fixed_us);
 hth_group_result region_look(hth_group *group);
 double region_loss(const hth_group *group, int64_t step, double *ms);
 

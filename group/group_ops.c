@@ -121,9 +121,9 @@ hth_group_result hth_group_shared(hth_group *group, int share, double *sum)
     return group->ops->shared(group, share, sum);
 }
 
-void hth_group_passed(hth_group *group, double loss, double sample_us)
+void hth_group_passed(hth_group *group, double loss, double sample_us, double fixed_us)
 {
-    group->ops->passed(group, loss, sample_us);
+    group->ops->passed(group, loss, sample_us, fixed_us);
 }
 
 hth_group_result hth_group_look(hth_group *group)

@@ -59,6 +59,22 @@ static bool all_there(const group_region *region)
     return all;
 }
 
+// all_come: who has not arrived makes the update of the round that was just committed, and then
+// comes. Until it has handed in a bucket of the next one nobody writes over the sums that it reads,
+// so it has to have samples there.
+static bool all_come(const group_region *region, const int64_t *shards)
+{
+    bool all = !group_lacks(region);
+    bool updating = region->round > 0 && region->round == region->committed;
+    for (int i = 0; i < (int)region->members; i++) {
+        const group_seat *seat = &region->seat[i];
+        bool arrived = seat->arrived == region->round + 1;
+        bool updates = updating && seat->summed == region->round && shards[i] > 0;
+        all = all && ((seat->holds && (arrived || updates)) || !present(region, i));
+    }
+    return all;
+}
+
 // settle gives those that came with the right state their due: all begin with the same one. Where
 // nobody is left who has it, nor left it there, the lead's counts, wherever that stands.
 static void settle(group_region *region, group_seat *seat)
@@ -114,6 +130,7 @@ static bool join_in(hth_group *group, hth_group_round *round)
     round->n = round->shards[group->spec.member];
     group->round = r->round;
     group_sum_begin(group);
+    group->alone = r->taking == (uint32_t)1 << group->spec.member;
     return round->step >= 0 && round->step < group->spec.steps;
 }
 
@@ -179,8 +196,10 @@ int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
     int members = (int)group->region->members;
     for (int i = 0; i < members; i++) {
         const group_seat *s = &group->region->seat[i];
-        seat[i] =
-            (hth_group_seat){.joined = s->joined != 0, .sample_us = s->sample_us, .most = s->most};
+        seat[i] = (hth_group_seat){.joined = s->joined != 0,
+                                   .sample_us = s->sample_us,
+                                   .fixed_us = s->fixed_us,
+                                   .most = s->most};
     }
     group_unlock(group, false);
     return members;
@@ -190,7 +209,7 @@ bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
 {
     group_region *r = group->region;
     group_lock(group);
-    bool starts = !r->closed && !group_at_work(r) && !somebody_lacks(r) && all_there(r);
+    bool starts = !r->closed && !group_at_work(r) && !somebody_lacks(r) && all_come(r, shards);
     for (int i = 0; starts && i < (int)r->members; i++) {
         starts = present(r, i) || shards[i] == 0;
     }
@@ -210,9 +229,8 @@ bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
 
 bool region_alone(hth_group *group)
 {
-    bool alone = group->region->taking == (uint32_t)1 << group->spec.member;
-    group->n_left = alone ? 0 : group->n_left;
-    return alone;
+    group->n_left = group->alone ? 0 : group->n_left;
+    return group->alone;
 }
 
 void region_break(hth_group *group)
@@ -234,11 +252,12 @@ void region_most(hth_group *group, int64_t most)
     region_break(group);
 }
 
-void region_passed(hth_group *group, double loss, double sample_us)
+void region_passed(hth_group *group, double loss, double sample_us, double fixed_us)
 {
     group->passed = true;
     group_lock(group);
     group->seat->loss = loss;
+    group->seat->fixed_us = sample_us > 0 ? fixed_us : group->seat->fixed_us;
     group->seat->sample_us = sample_us > 0 ? sample_us : group->seat->sample_us;
     group_unlock(group, true);
 }
@@ -289,7 +308,7 @@ hth_group_result region_look(hth_group *group)
         changed |= commit(group);
     }
     hth_group_result result = HTH_GROUP_BROKEN;
-    if (mine && r->committed == r->round) {
+    if (r->committed == group->round) { // the next one may have begun
         result = HTH_GROUP_SUMMED;
     } else if (mine && r->broken != r->round) {
         result = HTH_GROUP_SUMMING;

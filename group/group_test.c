@@ -105,7 +105,7 @@ static void worker_pass(hth_group *group, const worker *w, const hth_group_round
         hth_group_ready(group, i, gradient);
         atomic_fetch_add(w->points, 1);
     }
-    hth_group_passed(group, mean, 1);
+    hth_group_passed(group, mean, 1, 0);
     hth_free(gradient);
 }
 
@@ -144,6 +144,10 @@ static void worker_round(hth_group *group, worker *w, const hth_group_round *rou
         hth_group_result result = hth_group_look(group);
         atomic_fetch_add(w->points, 1);
         if (result == HTH_GROUP_SUMMED) {
+            if (w->member == HTH_GROUP_LEAD && round->step % 3 != 0 && round->step + 1 < w->steps) {
+                worker_start(group, w, round->step + 1);
+                atomic_fetch_add(w->points, 1);
+            }
             worker_apply(group, w, round->step);
             return;
         }
@@ -395,7 +399,7 @@ static void test_half_started(void **state)
         assert_int_equal(hth_group_begin(lead, &round), HTH_GROUP_ROUND);
         assert_true(round.step == step && hth_group_alone(lead));
         hth_group_weigh(lead, BATCH);
-        hth_group_passed(lead, 1, 1);
+        hth_group_passed(lead, 1, 1, 0);
         assert_int_equal(hth_group_look(lead), HTH_GROUP_SUMMED);
     }
     hth_group_leave(lead);
@@ -476,7 +480,7 @@ static void round_of(hth_group *a, hth_group *b)
     assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_ROUND);
     worker_pass(a, &w, &round);
     assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_ROUND);
-    hth_group_passed(b, 0, 0);
+    hth_group_passed(b, 0, 0, 0);
     (void)hth_group_look(a);
     assert_int_equal(hth_group_look(b), HTH_GROUP_SUMMED);
     assert_int_equal(hth_group_look(a), HTH_GROUP_SUMMED);
@@ -602,10 +606,10 @@ static void test_advance(void **state)
     }
     assert_int_equal(member[0]->n_left, 1); // each bucket but the last, when the next slot came
     hth_group_advance(member[0]);
-    hth_group_passed(member[1], 1, 1);
+    hth_group_passed(member[1], 1, 1, 0);
     assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMING);
     assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMING);
-    hth_group_passed(member[0], 1, 1);
+    hth_group_passed(member[0], 1, 1, 0);
     assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
     for (int k = 0; k < SLOTS; k++) {
         for (size_t i = 0; i < slot_floats[k]; i++) {
@@ -616,6 +620,114 @@ static void test_advance(void **state)
     hth_group_leave(member[0]);
     hth_free(other);
     close(fd);
+}
+
+// hand_in makes a member's part of a round, in which each element of its gradients is `value`.
+static void hand_in(hth_group *member, float value)
+{
+    hth_group_weigh(member, 12);
+    for (int k = 0; k < SLOTS; k++) {
+        float *place = hth_group_place(member, k);
+        for (size_t i = 0; i < slot_floats[k]; i++) {
+            place[i] = value;
+        }
+        hth_group_ready(member, k, place);
+    }
+    hth_group_passed(member, value, 1, 0);
+}
+
+static void check_sums(const hth_group *member, float value)
+{
+    for (int k = 0; k < SLOTS; k++) {
+        for (size_t i = 0; i < slot_floats[k]; i++) {
+            assert_true(hth_group_summed(member, k)[i] == value);
+        }
+    }
+}
+
+// ahead_of begins a group of two, makes a round whose sums are 2, and starts the next one before
+// anybody has made the update.
+static void ahead_of(hth_group *member[2], int *fd)
+{
+    hth_group_round round;
+    const int64_t n[HTH_GROUP_MEMBERS] = {12, 12}, none[HTH_GROUP_MEMBERS] = {24, 0};
+    assert_ok(hth_group_make(2, fd));
+    for (int i = 0; i < 2; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(*fd, &spec, &member[i]));
+        (void)hth_group_begin(member[i], &round);
+    }
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(member[0], n));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+        hand_in(member[i], (float)(1 + 2 * i));
+    }
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+    assert_false(hth_group_start(member[0], none));
+    assert_true(hth_group_start(member[0], n));
+}
+
+// The sums of a round stay where they are while others compute the next one, for who has not made
+// its update yet; nor is it taken for having no part in that one.
+static void test_ahead(void **state)
+{
+    hth_group *member[2];
+    hth_group_round round;
+    int fd;
+    ahead_of(member, &fd);
+    check_sums(member[0], 2);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_ROUND);
+    assert_int_equal(round.step, 1);
+    hand_in(member[0], 5);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
+    check_sums(member[1], 2);
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_ROUND);
+    assert_int_equal(round.step, 1);
+    hand_in(member[1], 7);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
+    check_sums(member[1], 6);
+    hth_group_leave(member[1]);
+    hth_group_leave(member[0]);
+    close(fd);
+}
+
+// Who leaves breaks the round that was started ahead, and not the one before it: the other makes
+// that update from all sums, and goes on alone.
+static void test_ahead_leaves(void **state)
+{
+    for (int begun = 0; begun < 2; begun++) {
+        hth_group *member[2];
+        hth_group_round round;
+        const int64_t all[HTH_GROUP_MEMBERS] = {24};
+        int fd;
+        ahead_of(member, &fd);
+        if (begun > 0) {
+            assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_ROUND);
+        }
+        hth_group_leave(member[1]);
+        if (begun > 0) {
+            assert_int_equal(hth_group_look(member[0]), HTH_GROUP_BROKEN);
+        } else {
+            assert_false(hth_group_alone(member[0]));
+            check_sums(member[0], 2);
+        }
+        assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
+        assert_int_equal(round.step, 1);
+        assert_true(hth_group_start(member[0], all));
+        assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_ROUND);
+        assert_true(hth_group_alone(member[0]));
+        hth_group_passed(member[0], 1, 1, 0);
+        assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+        hth_group_leave(member[0]);
+        close(fd);
+    }
 }
 
 static hth_err join_once(int fd)
@@ -641,7 +753,8 @@ int main(void)
         cmocka_unit_test(test_half_started), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
         cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_advance),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_advance),      cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_ahead_leaves), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

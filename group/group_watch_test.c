@@ -84,7 +84,7 @@ static void two_step(two *t, int64_t step)
         assert_int_equal(round.step, step);
         hth_group_weigh(t->member[i], 4);
         hth_group_ready(t->member[i], 0, gradient);
-        hth_group_passed(t->member[i], 1, 1);
+        hth_group_passed(t->member[i], 1, 1, 0);
     }
     assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMING);
     assert_int_equal(hth_group_look(t->member[1]), HTH_GROUP_SUMMED);

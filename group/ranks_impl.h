@@ -21,7 +21,8 @@ typedef struct join_row {
 } join_row;
 
 typedef struct end_row {
-    double weight, loss, sample_us, most, broken; // loss: weighted; most: 0, no limit is known
+    double weight, loss, sample_us, fixed_us, most,
+        broken; // loss: weighted; most: 0, no limit is known
 } end_row;
 
 // What the lead says, and the others are sent.
@@ -85,7 +86,7 @@ void ranks_round_begin(ranks *group);
 bool ranks_alone(hth_group *base);
 void ranks_weigh(hth_group *base, double weight);
 void ranks_ready(hth_group *base, int slot, const float *content);
-void ranks_passed(hth_group *base, double loss, double sample_us);
+void ranks_passed(hth_group *base, double loss, double sample_us, double fixed_us);
 void ranks_most(hth_group *base, int64_t most);
 hth_group_result ranks_look(hth_group *base);
 void ranks_advance(hth_group *base);

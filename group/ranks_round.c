@@ -91,7 +91,7 @@ static void ranks_nothing(ranks *group)
     memset(g->left, 0, g->n_buckets * sizeof *g->left);
 }
 
-void ranks_passed(hth_group *base, double loss, double sample_us)
+void ranks_passed(hth_group *base, double loss, double sample_us, double fixed_us)
 {
     ranks *group = ranks_of(base);
     end_row *row = &group->memory->end[ranks_self(group)];
@@ -101,6 +101,7 @@ void ranks_passed(hth_group *base, double loss, double sample_us)
     }
     row->loss = row->weight > 0 ? row->weight * loss : 0;
     row->sample_us = sample_us > 0 ? sample_us : seat->sample_us;
+    row->fixed_us = sample_us > 0 ? fixed_us : seat->fixed_us;
     row->most = seat->most < INT64_MAX ? (double)seat->most : 0;
     group->passed = true;
     ranks_post(group);
@@ -109,10 +110,13 @@ void ranks_passed(hth_group *base, double loss, double sample_us)
 void ranks_most(hth_group *base, int64_t most)
 {
     ranks *group = ranks_of(base);
-    group->seat[ranks_self(group)].most = most;
+    hth_group_seat *seat = &group->seat[ranks_self(group)];
+    seat->most = most;
     ranks_nothing(group);
-    group->memory->end[ranks_self(group)] = (end_row){
-        .broken = 1, .most = (double)most, .sample_us = group->seat[ranks_self(group)].sample_us};
+    group->memory->end[ranks_self(group)] = (end_row){.broken = 1,
+                                                      .most = (double)most,
+                                                      .sample_us = seat->sample_us,
+                                                      .fixed_us = seat->fixed_us};
     group->passed = true;
     ranks_post(group);
 }
@@ -143,6 +147,7 @@ static bool ranks_end(ranks *group)
     for (int i = 0; i < group->n; i++) {
         const end_row *row = &group->memory->end[i];
         hth_group_seat *seat = &group->seat[i];
+        seat->fixed_us = row->sample_us > 0 ? row->fixed_us : seat->fixed_us;
         seat->sample_us = row->sample_us > 0 ? row->sample_us : seat->sample_us;
         seat->most = row->most >= 1 && row->most < 1e15 ? (int64_t)row->most : seat->most;
         whole = whole && row->broken == 0;

@@ -175,7 +175,8 @@ static void rank_pass(rank_state *rank, bool full)
         }
     }
     if (full) {
-        hth_group_passed(rank->group, weight > 0 ? sum[0] / weight : 0, 10 + (double)r->from);
+        hth_group_passed(rank->group, weight > 0 ? sum[0] / weight : 0, 10 + (double)r->from,
+                         (double)r->n);
     }
     rank->at_work = true;
     hth_free(content);
@@ -375,6 +376,8 @@ static void the_loss_is_the_whole_batch_s(void **state)
         assert_int_equal(hth_group_seats(net.rank[i].group, seat), 2);
         assert_float_equal(seat[0].sample_us, 10, 0);
         assert_float_equal(seat[1].sample_us, 30, 0);
+        assert_float_equal(seat[0].fixed_us, 20, 0);
+        assert_float_equal(seat[1].fixed_us, 4, 0);
         assert_true(seat[0].joined && seat[1].joined);
     }
     net_close(&net);
@@ -669,7 +672,7 @@ static void sums_begin_before_the_pass_has_ended(void **state)
         assert_int_equal(c->asked[k].what, HTH_SUM_F32);
         assert_int_equal(c->asked[k].count, floats[k] < 16 ? 16 : floats[k]);
     }
-    hth_group_passed(net.rank[1].group, 1, 10);
+    hth_group_passed(net.rank[1].group, 1, 10, 0);
     client_hear(&net.client[1]);
     assert_int_equal(net.client[1].n, SLOTS + 1);
     hth_free(content);

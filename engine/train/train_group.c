@@ -232,6 +232,7 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     if (group->member != HTH_GROUP_LEAD) {
         group_follow(job);
     }
+    bool started;
     hth_group_turn turn = hth_group_begin(group->exchange, &group->round);
     group->since_ns = turn == HTH_GROUP_WAITS ? group->since_ns : hth_now_ns();
     if (turn != HTH_GROUP_LEADS) { // members are waited for, for long perhaps
@@ -239,7 +240,7 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     }
     switch (turn) {
     case HTH_GROUP_LEADS:
-        return hth_train_shards_start(job, group->round.step);
+        return hth_train_shards_start(job, group->round.step, &started);
     case HTH_GROUP_ROUND:
         return hth_train_round_pass(job);
     case HTH_GROUP_GIVES:

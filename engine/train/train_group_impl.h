@@ -7,7 +7,7 @@
 
 #include "engine/train/train_job_impl.h"
 #include "engine/train/trainer_impl.h"
-#include "group/pace.h"
+#include "group/pass_times.h"
 
 #include <pthread.h>
 
@@ -21,7 +21,7 @@ struct hth_train_group {
     bool broke;   // .. and ended in its middle with the round
     hth_group_round round;
     int64_t good, epoch; // most samples that were planned; whose order the data have, -1: none
-    hth_pace pace;
+    hth_pass_times passes, updates;
     uint64_t since_ns; // when anything came last
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
@@ -66,7 +66,8 @@ hth_err hth_train_round_undo(hth_train_job *job);
 void hth_train_shards_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS]);
 // hth_train_shards_check looks at shards that were given. HTH_EINVAL.
 hth_err hth_train_shards_check(const hth_train_job *job, int members);
-// hth_train_shards_start decides everybody's shard of a step, and begins its round.
-hth_err hth_train_shards_start(hth_train_job *job, int64_t step);
+// hth_train_shards_start decides everybody's shard of a step, and begins its round unless somebody
+// is not there: *started.
+hth_err hth_train_shards_start(hth_train_job *job, int64_t step, bool *started);
 
 #endif

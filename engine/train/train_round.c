@@ -3,6 +3,8 @@
 // goes on, and then the update, or, where the round has broken, the way back.
 #include "engine/train/train_group_impl.h"
 
+#include <math.h>
+
 #define ROUND_WAIT_NS 1000000 // in the middle of a pass, at a time
 
 // Reads and plans the member's samples. Of more than it has memory for it takes no part.
@@ -79,11 +81,32 @@ static hth_err round_compute(hth_train_job *job, float *loss)
     return group->broke ? HTH_OK : err;
 }
 
+// round_overlaps: members' updates are made beside others' passes. Not where something comes
+// between two rounds: a parameter server's state, a turn (sync_bn), or rank 0's word that it leaves.
+static bool round_overlaps(const hth_train_job *job)
+{
+    return !job->spec.server && !job->spec.sync_bn && job->rank.ranks == 0;
+}
+
+// round_times is what a sample takes the member, 0: not known yet, and a step whatever its samples
+// are: an update counts where nobody waits for it.
+static void round_times(hth_train_job *job, double *sample_us, double *fixed_us)
+{
+    hth_train_group *group = job->group;
+    double update_us, none;
+    hth_pass_times_add(&group->passes, group->round.n, hth_trainer_pass_us(job->trainer));
+    if (!hth_pass_times_fit(&group->passes, sample_us, fixed_us)) {
+        *sample_us = *fixed_us = 0;
+    } else if (round_overlaps(job) && hth_pass_times_fit(&group->updates, &update_us, &none)) {
+        *fixed_us += update_us;
+    }
+}
+
 hth_err hth_train_round_pass(hth_train_job *job)
 {
     hth_train_group *group = job->group;
     float loss = 0;
-    double us = 0;
+    double sample_us = 0, fixed_us = 0;
     group->at_work = true;
     group->passed = false;
     job->lr =
@@ -99,11 +122,11 @@ hth_err hth_train_round_pass(hth_train_job *job)
         if (group->broke) {
             return HTH_OK; // the next look undoes it
         }
-        us = hth_pace_add(&group->pace, group->round.n, hth_trainer_pass_us(job->trainer));
+        round_times(job, &sample_us, &fixed_us);
     } else {
         hth_trainer_pass_none(job->trainer);
     }
-    hth_group_passed(group->exchange, (double)loss, us);
+    hth_group_passed(group->exchange, (double)loss, sample_us, fixed_us);
     return HTH_OK;
 }
 
@@ -116,17 +139,36 @@ hth_err hth_train_round_undo(hth_train_job *job)
     return passed ? hth_trainer_undo(job->trainer, &group->sums) : HTH_OK;
 }
 
+// The lead begins the next round before its update, so that nobody who has made his waits for
+// another's; but after an evaluation, and not where the job ends.
+static hth_err round_ahead(hth_train_job *job, bool *ahead)
+{
+    hth_train_group *group = job->group;
+    int64_t next = group->round.step + 1;
+    double ms, loss = hth_group_loss(group->exchange, group->round.step, &ms);
+    bool evaluates = job->n_evaluators > 0 && group_at(job, next) == 0;
+    bool begins = group->member == HTH_GROUP_LEAD && round_overlaps(job) && next < job->steps &&
+                  !evaluates && isfinite(loss) && !job->r->canceled;
+    *ahead = false;
+    return begins ? hth_train_shards_start(job, next, ahead) : HTH_OK;
+}
+
 hth_err hth_train_round_update(hth_train_job *job)
 {
     hth_train_group *group = job->group;
+    bool ahead;
     bool alone = hth_group_alone(group->exchange);
     for (int k = 0; k < group->sums.n && !alone; k++) {
         group->summed[k] = hth_group_summed(group->exchange, k);
     }
     group->at_work = group->passed = false;
     hth_train_group_turn_over(group);
+    HTH_TRY(round_ahead(job, &ahead));
     HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target, &group->sums,
                                alone ? NULL : group->summed));
+    double us = hth_trainer_update_us(job->trainer);
+    hth_pass_times_add(&group->updates, 1, us);
     job->loss = hth_group_loss(group->exchange, group->round.step, &job->step_ms);
+    job->step_ms += ahead ? 0 : us / 1e3; // otherwise it is in the next round's time
     return HTH_OK;
 }

@@ -53,6 +53,7 @@ static bool shards_bounds(const hth_train_job *job, hth_shard_member m[HTH_GROUP
         us = us > 0 || known == 0 ? us : sum_us / known;
         int64_t most = seat[i].most < batch ? seat[i].most : batch;
         m[i] = (hth_shard_member){.sample_us = us > 0 ? us : 1,
+                                  .fixed_us = known == joined ? seat[i].fixed_us : 0,
                                   .least = seat[i].joined,
                                   .most = seat[i].joined ? most : 0};
     }
@@ -149,11 +150,12 @@ static hth_err shards_decide(hth_train_job *job, int64_t step)
     return shards_note(job, step);
 }
 
-hth_err hth_train_shards_start(hth_train_job *job, int64_t step)
+hth_err hth_train_shards_start(hth_train_job *job, int64_t step, bool *started)
 {
     hth_train_group *group = job->group;
     int64_t n[HTH_GROUP_MEMBERS] = {0};
     int64_t left = job->data.n_samples - group_at(job, step);
+    *started = false;
     HTH_TRY(group->recalled ? HTH_OK : shards_recall(job, step));
     HTH_TRY(shards_decide(job, step));
     memcpy(n, group->shards, sizeof n);
@@ -163,7 +165,10 @@ hth_err hth_train_shards_start(hth_train_job *job, int64_t step)
     HTH_TRY(hth_train_group_turn(job));
     if (job->spec.sync_bn && group->turn < 0) {
         hth_group_idle(group->exchange, group->since_ns); // nothing tells when it is this one's
-    } else if (!hth_group_start(group->exchange, n)) {
+        return HTH_OK;
+    }
+    *started = hth_group_start(group->exchange, n);
+    if (!*started) {
         hth_train_group_turn_over(group);
     }
     return HTH_OK;

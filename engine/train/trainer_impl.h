@@ -86,6 +86,7 @@ struct hth_trainer {
     uint64_t prepared; // counts the times that a shape was made current
     float *statistics; // of a group's member: running ones, as they were before the pass
     uint64_t aside_ns; // .. of run_ns: what its caller did in the middle of the pass
+    uint64_t apply_ns; // .. of run_ns: the update
     // .. per slot: where a pass writes gradients, or an update reads their sums, in place of the
     // slot's own memory; NULL: there
     float **elsewhere;
@@ -212,8 +213,10 @@ void hth_trainer_pass_none(hth_trainer *trainer);
 double hth_trainer_pass_us(const hth_trainer *trainer);
 // hth_trainer_update makes the step, with summed[k] in the place of the k-th (NULL: with what the
 // pass left in the slots). It reads no samples, but a device may be given them.
+// hth_trainer_update_us is what the last one took.
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            const hth_trainer_sums *sums, const float *const *summed);
+double hth_trainer_update_us(const hth_trainer *trainer);
 // hth_trainer_undo makes as if there had been no pass.
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);
 

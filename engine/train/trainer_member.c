@@ -315,9 +315,11 @@ hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const
     float none;
     hth_trainer_slots_unview(&trainer->slots);
     hth_err err = summed != NULL ? member_take(trainer, phase, sums, summed) : HTH_OK;
+    trainer->apply_ns = trainer->run_ns;
     if (err == HTH_OK) {
         err = hth_trainer_part(trainer, phase, 0, 0, inputs, target, &none);
     }
+    trainer->apply_ns = trainer->run_ns - trainer->apply_ns;
     member_bound(trainer);
     HTH_TRY(err);
     trainer->counter++;
@@ -325,6 +327,11 @@ hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const
         hth_timeline_end(trainer->timeline, trainer->counter, hth_now_ns());
     }
     return HTH_OK;
+}
+
+double hth_trainer_update_us(const hth_trainer *trainer)
+{
+    return (double)trainer->apply_ns / 1e3;
 }
 
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums)

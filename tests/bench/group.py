@@ -26,6 +26,7 @@ CACHE = os.path.expanduser('~/.cache')
 # shape of a sample; classes, or none: two for each pixel; the batch
 SIZE = {'digits': ((1, 8, 8), 10, 256), 'resnet50': ((3, 224, 224), 1000, 16), 'mobilenetv2': ((3, 224, 224), 1000, 16),
         'unet': ((3, 256, 256), 0, 8), 'encoder': ((128,), 6, 8)}
+EPOCH = 8  # steps of the group
 PAIRS = {'equal': '', 'half': ',quota=50%', 'quarter': ',quota=25%', 'avx2': ',isa=avx2', 'sse2': ',isa=sse2'}
 for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
     os.environ.pop(name, None)
@@ -55,8 +56,8 @@ def dataset(path, name, samples):
 
 
 class Server:
-    def __init__(self, build, folder, second=''):
-        self.build, self.folder = build, folder
+    def __init__(self, build, folder, second='', samples=1):
+        self.build, self.folder, self.samples = build, folder, samples
         self.process = subprocess.Popen([build + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', *self.devices(second)],
                                         stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
@@ -70,25 +71,32 @@ class Server:
         assert done.returncode == 0, (args, done.stderr)
         return done.stdout
 
-    def command(self, on, batch, epochs, *more, name='made'):
+    def command(self, on, batch, steps, *more, name='made'):
+        epochs = -(-steps // -(-self.samples // batch))
         return ['train', 'm', '--data', self.folder + '/data.safetensors', '--loss', 'softmax-xent', '--lr', '0.0001', '--optimizer', 'momentum',
                 '--batch', str(batch), '--epochs', str(epochs), '--save-as', name, '--on', on, *more]
 
-    def train(self, on, batch, epochs, *more, name='made'):
-        """Samples a second, of the median step after the first ones; and the shards."""
-        return self.rate(self.hearth(*self.command(on, batch, epochs, *more, name=name)), batch)
+    def train(self, on, batch, steps, *more, name='made'):
+        """Samples a second, of the median step after the first ones, from one step's line to the next one's; and the shards."""
+        log, at = f'{self.folder}/{name}.log', []
+        os.mkfifo(log)
+        with subprocess.Popen([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json',
+                               *self.command(on, batch, steps, *more, '--log-csv', log, name=name)], stdout=subprocess.PIPE, text=True) as run:
+            with open(log, encoding='utf-8') as rows:
+                next(rows)
+                at = [(time.perf_counter(), int(row.split(',')[0])) for row in rows]
+            row = json.loads(run.stdout.read().splitlines()[-1])
+        os.unlink(log)
+        assert run.returncode == 0 and len(at) > 3
+        at = at[len(at) // 3:]
+        step_s = statistics.median((b[0] - a[0]) / (b[1] - a[1]) for a, b in zip(at, at[1:]) if b[1] > a[1])
+        return batch / step_s, row.get('shards')
 
-    def apart(self, shards, epochs):
+    def apart(self, shards, steps):
         """Samples a second of both devices, of two jobs that know nothing of each other, at the same time."""
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            jobs = [pool.submit(self.train, f'cpu:{i}', n, epochs, name=f'made{i}') for i, n in enumerate(shards)]
+            jobs = [pool.submit(self.train, f'cpu:{i}', n, steps, name=f'made{i}') for i, n in enumerate(shards)]
             return sum(job.result()[0] for job in jobs)
-
-    @staticmethod
-    def rate(printed, batch):
-        lines = printed.splitlines()
-        times = [json.loads(line)['ms'] for line in lines[:-1]]
-        return batch / statistics.median(times[len(times) // 3:]) * 1e3, json.loads(lines[-1]).get('shards')
 
     def react(self, batch, quota, within):
         """Prints, for each change of the second device's quota, how far the members' times are apart, of the longer one, so many steps after it."""
@@ -100,7 +108,7 @@ class Server:
             while step < until:
                 row = json.loads(self.hearth('job', 'made'))
                 step, members = row.get('step', 0), row.get('members', [])
-                times = [m['samples'] * m['sample_ms'] for m in members]
+                times = [m['samples'] * m['sample_ms'] + m['fixed_ms'] for m in members]
                 if step > 0 and len(times) == 2 and max(times) > 0:
                     apart[step - until + within] = round(abs(times[0] - times[1]) / max(times), 3)
                 time.sleep(0.01)
@@ -189,15 +197,15 @@ def peer(args, name, shard):
 
 def rounds(args, server, name, batch, folder):
     """Of each round: the group's rate; of the sum of both alone; of even shards' rate; the shards; of both at once, unconnected; DDP's rate, or none."""
-    epochs, rows = (args.steps + 1) // 2, []
+    steps, rows = args.steps, []
     with open(folder + '/even.json', 'w', encoding='utf-8') as f:
         json.dump([[0, batch // 2, batch - batch // 2]], f)
     for i in range(args.rounds + 1):
-        both, shards = server.train('all', batch, epochs)
+        both, shards = server.train('all', batch, steps)
         last = shards[-1][1:]
-        alone = sum(server.train(device, n, epochs)[0] for device, n in zip(('cpu:0', 'cpu:1'), last) if n > 0)
-        even = both if last[0] == last[1] else server.train('all', batch, epochs, '--shards', folder + '/even.json')[0]
-        apart = server.apart(last, epochs) if min(last) > 0 else alone
+        alone = sum(server.train(device, n, steps)[0] for device, n in zip(('cpu:0', 'cpu:1'), last) if n > 0)
+        even = both if last[0] == last[1] else server.train('all', batch, steps, '--shards', folder + '/even.json')[0]
+        apart = server.apart(last, steps) if min(last) > 0 else alone
         if i > 0:  # what is measured the first time is kept
             rows.append((both, both / alone, both / even, last, both / apart, peer(args, name, batch // 2) if args.peer and name != 'digits' else None))
     return rows
@@ -206,8 +214,8 @@ def rounds(args, server, name, batch, folder):
 def measure(args, name, pair):
     with tempfile.TemporaryDirectory(prefix='hearth-bench-') as folder:
         batch = args.batch or SIZE[name][2]
-        dataset(folder + '/data.safetensors', name, 2 * batch)
-        server = Server(args.build, folder, PAIRS[pair])
+        dataset(folder + '/data.safetensors', name, EPOCH * batch)
+        server = Server(args.build, folder, PAIRS[pair], EPOCH * batch)
         server.hearth('import', 'm', model_of(args, name))
         if args.react:
             server.react(batch, ['100%', '50%', '25%', '100%'], args.steps)
@@ -218,7 +226,7 @@ def measure(args, name, pair):
         rows.sort(key=lambda row: row[1])
         out = {'network': name, 'pair': pair, 'batch': batch, 'group': round(statistics.median(row[0] for row in rows), 2),
                'of_sum': [round(row[1], 3) for row in rows], 'times_even': round(statistics.median(row[2] for row in rows), 2),
-               'of_unconnected': [round(row[4], 3) for row in rows], 'shards': rows[len(rows) // 2][3]}
+               'of_unconnected': [round(row[4], 3) for row in rows], 'shards': [row[3] for row in rows]}
         if rows[0][5] is not None:
             out['to_ddp'] = [round(row[0] / row[5], 2) for row in rows]
         print(json.dumps(out), flush=True)

@@ -8,7 +8,7 @@ device's losses as the farthest of those was until then.
 
 Prints a Markdown table; exit 1 if a group is farther. usage, from the root:
   tests/bench/group_losses.py [--build DIR] [--python PYTHON] [--verbose] [NETWORK..]
-NETWORK: regression, encoder, unet, resnet18; exported with PYTHON's torchvision, once"""
+NETWORK: regression, encoder, unet, resnet18, resnet50, mobilenetv2, densenet121, vgg19; exported with PYTHON's torchvision, once"""
 import argparse
 import json
 import os
@@ -20,14 +20,18 @@ import tempfile
 
 import group
 
-BATCH, STEPS, EPOCHS = 12, 24, 3
+BATCH, STEPS, EPOCHS, SIDE = 12, 24, 3, 96
 SAMPLES = BATCH * STEPS // EPOCHS
 DECAY, ORDERS = 0.01, 6
 FACTOR = 4       # the farthest of a few draws, against one more
 LEAST = 2**-23   # of a loss: what the last bit of a sum over the batch is worth
 # loss, optimizer, learning rate, batch norm
 NETWORKS = {'regression': ('mse', 'sgd', 0.01, False), 'encoder': ('softmax-xent', 'adamw', 0.001, False),
-            'unet': ('softmax-xent', 'adam', 0.001, True), 'resnet18': ('softmax-xent', 'sgd', 0.001, True)}
+            'unet': ('softmax-xent', 'adam', 0.001, True), 'resnet18': ('softmax-xent', 'sgd', 0.001, True),
+            'resnet50': ('softmax-xent', 'sgd', 0.001, True), 'mobilenetv2': ('softmax-xent', 'sgd', 0.001, True),
+            'densenet121': ('softmax-xent', 'sgd', 0.001, True), 'vgg19': ('softmax-xent', 'sgd', 0.001, False)}
+VISION = {'resnet18': ('resnet18', {}), 'resnet50': ('resnet50', {}), 'mobilenetv2': ('mobilenet_v2', {'dropout': 0}), 'densenet121': ('densenet121', {}),
+          'vgg19': ('vgg19', {'dropout': 0})}
 DEVICES = ['', '', '', ',isa=avx2', ',isa=sse2', ',quota=50%']
 # where, and in which order; 0: as in the file
 ALONE = [('cpu:3', 0), ('cpu:4', 0), *(('cpu:0', i) for i in range(1, ORDERS + 1))]
@@ -53,10 +57,12 @@ def network(name):
         def forward(self, x):
             return self.head(self.norm(self.body(x)).mean(1))
 
-    make = {'regression': lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)), 'encoder': Classifier, 'unet': lambda: UNet(8),
-            'resnet18': lambda: torchvision.models.resnet18(num_classes=10)}
+    make = {'regression': lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)), 'encoder': Classifier, 'unet': lambda: UNet(8)}
     torch.backends.mha.set_fastpath_enabled(False)
     torch.manual_seed(0)
+    if name in VISION:
+        kind, options = VISION[name]
+        return getattr(torchvision.models, kind)(num_classes=10, **options).train()
     return make[name]().train()
 
 
@@ -69,7 +75,7 @@ def samples(name):
         return torch.randint(0, 500, (SAMPLES, 16)), torch.randint(0, 6, (SAMPLES,))
     if name == 'unet':
         return torch.randn(SAMPLES, 3, 32, 32), torch.randint(0, 2, (SAMPLES, 32, 32))
-    return torch.randn(SAMPLES, 3, 96, 96), torch.randint(0, 10, (SAMPLES,))
+    return torch.randn(SAMPLES, 3, SIDE, SIDE), torch.randint(0, 10, (SAMPLES,))
 
 
 def reference(name, x, y):

@@ -241,7 +241,7 @@ static hth_err group_go(kmeans_job *job)
         if (group->round.n > 0) {
             hth_group_ready(group->exchange, 0, &nothing);
         }
-        hth_group_passed(group->exchange, 0, group->round.n > 0 ? group_time(job) : 0);
+        hth_group_passed(group->exchange, 0, group->round.n > 0 ? group_time(job) : 0, 0);
     }
     return HTH_OK;
 }
