@@ -30,8 +30,8 @@ typedef struct hth_pass_times { // all zero at first
 
 // hth_pass_times_add takes a pass over `samples` samples, > 0, that took `us`.
 void hth_pass_times_add(hth_pass_times *times, int64_t samples, double us);
-// hth_pass_times_fit: a pass over n samples takes *fixed_us + n * *sample_us, *sample_us > 0. false:
-// not known yet.
+// hth_pass_times_fit: a pass over n samples takes *fixed_us + n * *sample_us, and the latter more
+// than nothing. false: not known yet.
 bool hth_pass_times_fit(const hth_pass_times *times, double *sample_us, double *fixed_us);
 
 #endif

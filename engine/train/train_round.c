@@ -82,7 +82,7 @@ static hth_err round_compute(hth_train_job *job, float *loss)
 }
 
 // round_overlaps: members' updates are made beside others' passes. Not where something comes
-// between two rounds: a parameter server's state, a turn (sync_bn), or rank 0's word that it leaves.
+// between two rounds: a parameter server's state, a turn (sync_bn), rank 0's word that it leaves.
 static bool round_overlaps(const hth_train_job *job)
 {
     return !job->spec.server && !job->spec.sync_bn && job->rank.ranks == 0;
