@@ -79,7 +79,7 @@ static void start_with(const char *first, const char *second)
         _exit(127);
     }
     hearth_close(dial(1));
-    while (!log_has("hearthd", "ready:")) { // and only then takes signals
+    while (!log_has("hearthd", "ready:")) {                      // and only then takes signals
         assert_int_equal(waitpid(daemon_pid, NULL, WNOHANG), 0); // another one has the address
         nap();
     }

@@ -633,25 +633,31 @@ static void test_update(void **state)
     hth_graph_free(g);
 }
 
-// Running statistics are what adding has made of them; in bf16 the copies are written.
+// Running statistics are what adding has made of them; in bf16 the copies are written; sums are
+// cleared, or read only.
 static void test_update_slots(void **state)
 {
     hth_graph *g = load("net_momentum");
     hth_train_options o = {.optimizer = HTH_OPTIMIZER_MOMENTUM,
                            .phase = HTH_TRAIN_UPDATE,
                            .precision = HTH_PRECISION_BF16};
-    hth_train_graph t;
-    int kinds[4] = {0};
-    assert_int_equal(build(g, &o, &t), HTH_OK);
-    assert_int_equal(count_op(t.graph, HTH_OP_CONV), 0);
-    for (int s = 0; s < t.n_slots; s++) {
-        kinds[t.slots[s].kind]++;
-        assert_int_equal(t.slots[s].output < 0, t.slots[s].kind == HTH_SLOT_STAT);
+    for (int keep = 0; keep < 2; keep++) {
+        hth_train_graph t;
+        int kinds[4] = {0};
+        o.keep_sums = keep > 0;
+        assert_int_equal(build(g, &o, &t), HTH_OK);
+        assert_int_equal(count_op(t.graph, HTH_OP_CONV), 0);
+        for (int s = 0; s < t.n_slots; s++) {
+            bool sum = strstr(t.slots[s].name, "/gradient") != NULL;
+            kinds[t.slots[s].kind]++;
+            assert_int_equal(t.slots[s].output < 0,
+                             t.slots[s].kind == HTH_SLOT_STAT || (sum && keep > 0));
+        }
+        for (int k = 0; k < 4; k++) {
+            assert_true(kinds[k] > 0);
+        }
+        hth_train_graph_fini(&t);
     }
-    for (int k = 0; k < 4; k++) {
-        assert_true(kinds[k] > 0);
-    }
-    hth_train_graph_fini(&t);
     hth_graph_free(g);
 }
 

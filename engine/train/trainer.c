@@ -484,6 +484,7 @@ void hth_trainer_close(hth_trainer *trainer)
     hth_free(trainer->retained);
     hth_free(trainer->statistics);
     hth_free(trainer->elsewhere);
+    hth_trainer_zeros_close(trainer);
     hth_free(trainer->weights);
     hth_profile_close(trainer->profile);
     hth_graph_free(trainer->model);

@@ -90,6 +90,8 @@ struct hth_trainer {
     // .. per slot: where a pass writes gradients, or an update reads their sums, in place of the
     // slot's own memory; NULL: there
     float **elsewhere;
+    float *zeros; // .. as many as the largest has: never written, so no memory is read for them
+    size_t zeros_bytes;
 };
 
 static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *trainer)
@@ -180,6 +182,7 @@ typedef struct hth_trainer_sums {
     size_t *shares; // .. numbers in each
     float **place;  // the caller's: where the next pass writes gradients, if it can; or NULL
     bool *ready;    // .. the k-th was reported
+    bool *held;     // .. the slot has what the last pass computed: it is not zeros
 } hth_trainer_sums;
 
 // What a pass reports while it goes on, on the thread that computes it.
@@ -194,9 +197,12 @@ typedef struct hth_trainer_watch {
 
 // hth_trainer_bind has a phase that was entered write gradients, or read sums, elsewhere.
 void hth_trainer_bind(const hth_trainer *trainer, hth_trainer_phase *phase);
+// hth_trainer_at_hand: kernels read and write the host's memory, wherever that is.
+bool hth_trainer_at_hand(const hth_trainer *trainer);
 // hth_trainer_sums_open lists them; closed also on error.
 hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums);
 void hth_trainer_sums_close(hth_trainer_sums *sums);
+void hth_trainer_zeros_close(hth_trainer *trainer);
 
 // hth_trainer_weight is what a shard of the current shape weighs in the loss; never 0 with sync_bn.
 double hth_trainer_weight(const hth_trainer *trainer, const hth_tensor *inputs,
@@ -215,7 +221,7 @@ double hth_trainer_pass_us(const hth_trainer *trainer);
 // pass left in the slots). It reads no samples, but a device may be given them.
 // hth_trainer_update_us is what the last one took.
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
-                           const hth_trainer_sums *sums, const float *const *summed);
+                           hth_trainer_sums *sums, const float *const *summed);
 double hth_trainer_update_us(const hth_trainer *trainer);
 // hth_trainer_undo makes as if there had been no pass.
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums);

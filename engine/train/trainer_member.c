@@ -6,7 +6,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define MEMBER_WEIGHTS 2 // numbers that members sum before a pass with sync_bn
 
@@ -34,6 +36,37 @@ static hth_err member_shares(const hth_trainer *trainer, hth_trainer_sums *sums)
     return HTH_OK;
 }
 
+bool hth_trainer_at_hand(const hth_trainer *trainer)
+{
+    const hth_device_props *props = &trainer->ms->site->device->props;
+    return props->host_visible && props->inline_compute;
+}
+
+void hth_trainer_zeros_close(hth_trainer *trainer)
+{
+    if (trainer->zeros != NULL) {
+        munmap(trainer->zeros, trainer->zeros_bytes);
+    }
+    trainer->zeros = NULL;
+}
+
+static hth_err member_zeros(hth_trainer *trainer, const hth_trainer_sums *sums)
+{
+    size_t most = 1;
+    hth_trainer_zeros_close(trainer);
+    for (int k = 0; k < sums->n; k++) {
+        most = sums->floats[k] > most ? sums->floats[k] : most;
+    }
+    void *zeros = mmap(NULL, most * sizeof(float), PROT_READ,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (zeros == MAP_FAILED) {
+        return hth_fail_errno(errno, "cannot map %zu bytes of zeros", most * sizeof(float));
+    }
+    trainer->zeros = zeros;
+    trainer->zeros_bytes = most * sizeof(float);
+    return HTH_OK;
+}
+
 hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums)
 {
     size_t all = (size_t)trainer->slots.n + 1, statistics = 0;
@@ -42,13 +75,14 @@ hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums)
                                .floats = hth_calloc(all, sizeof *sums->floats),
                                .statistic = hth_calloc(all, sizeof *sums->statistic),
                                .place = hth_calloc(all, sizeof *sums->place),
-                               .ready = hth_calloc(all, sizeof *sums->ready)};
+                               .ready = hth_calloc(all, sizeof *sums->ready),
+                               .held = hth_calloc(all, sizeof *sums->held)};
     HTH_TRY(member_shares(trainer, sums));
     hth_free(trainer->elsewhere);
     trainer->elsewhere = hth_calloc(all, sizeof *trainer->elsewhere);
     if (sums->slot == NULL || sums->tensor == NULL || sums->floats == NULL ||
         sums->statistic == NULL || sums->place == NULL || sums->ready == NULL ||
-        trainer->elsewhere == NULL) {
+        sums->held == NULL || trainer->elsewhere == NULL) {
         return hth_no_memory("a training job");
     }
     for (int i = 0; i < trainer->slots.n; i++) {
@@ -62,7 +96,8 @@ hth_err hth_trainer_sums_open(hth_trainer *trainer, hth_trainer_sums *sums)
     }
     hth_free(trainer->statistics);
     trainer->statistics = hth_alloc(statistics + 1);
-    return trainer->statistics != NULL ? HTH_OK : hth_no_memory("a training job");
+    return trainer->statistics != NULL ? member_zeros(trainer, sums)
+                                       : hth_no_memory("a training job");
 }
 
 void hth_trainer_sums_close(hth_trainer_sums *sums)
@@ -74,6 +109,7 @@ void hth_trainer_sums_close(hth_trainer_sums *sums)
     hth_free(sums->shares);
     hth_free(sums->place);
     hth_free(sums->ready);
+    hth_free(sums->held);
     *sums = (hth_trainer_sums){.n = 0};
 }
 
@@ -127,8 +163,7 @@ double hth_trainer_weight(const hth_trainer *trainer, const hth_tensor *inputs,
 // the whole run. What is zero before a pass stays so then.
 static bool member_replaces(const hth_trainer *trainer, int slot)
 {
-    const hth_device_props *props = &trainer->ms->site->device->props;
-    return props->host_visible && props->inline_compute && trainer->slots.resident[slot] != NULL &&
+    return hth_trainer_at_hand(trainer) && trainer->slots.resident[slot] != NULL &&
            !member_statistic(trainer, slot);
 }
 
@@ -137,9 +172,11 @@ void hth_trainer_bind(const hth_trainer *trainer, hth_trainer_phase *phase)
     bool update = phase == &hth_trainer_current(trainer)->apply;
     for (int i = 0; trainer->elsewhere != NULL && i < trainer->slots.n; i++) {
         const hth_train_slot *slot = &phase->graph.slots[i];
-        if (trainer->elsewhere[i] != NULL) {
-            hth_tensor *t = update ? &phase->in[slot->input] : &phase->out[slot->output];
-            t->data = trainer->elsewhere[i];
+        if (trainer->elsewhere[i] != NULL && update) {
+            phase->in[slot->input].data = trainer->elsewhere[i];
+        } else if (trainer->elsewhere[i] != NULL) { // it adds to the zeros that the slot has
+            phase->in[slot->input].data = trainer->zeros;
+            phase->out[slot->output].data = trainer->elsewhere[i];
         }
     }
 }
@@ -209,6 +246,7 @@ static hth_err member_listen(hth_trainer *trainer, hth_program *program, hth_tra
         bool elsewhere = member_replaces(trainer, sums->slot[k]);
         sums->tensor[k] = program->value_tensor[g->outputs[slot->output]];
         sums->ready[k] = false;
+        sums->held[k] = !elsewhere || sums->place[k] == NULL;
         trainer->elsewhere[sums->slot[k]] = elsewhere ? sums->place[k] : NULL;
     }
     if (!trainer->ms->site->device->props.inline_compute) {
@@ -272,6 +310,9 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
     trainer->stall_ns = trainer->run_ns = trainer->aside_ns = 0;
     HTH_TRY(hth_trainer_enter(trainer, add));
     HTH_TRY(member_keep(trainer));
+    for (int k = 0; k < sums->n; k++) {
+        sums->held[k] = true; // unless it goes elsewhere
+    }
     hth_err err = member_pass(trainer, member, inputs, target, &listener, loss);
     hth_run_group(add->program->run, NULL);
     hth_run_between(add->program->run, NULL, NULL);
@@ -308,8 +349,23 @@ static hth_err member_take(hth_trainer *trainer, hth_trainer_phase *phase,
     return HTH_OK;
 }
 
+// member_clear sets slots to zeros that are not: those that a pass or member_take has written.
+// Statistics stay. On other devices the update does.
+static hth_err member_clear(hth_trainer *trainer, hth_trainer_sums *sums, bool taken)
+{
+    bool clears = hth_trainer_at_hand(trainer);
+    for (int k = 0; k < sums->n && clears; k++) {
+        bool set = taken && !member_replaces(trainer, sums->slot[k]);
+        if (!sums->statistic[k] && (sums->held[k] || set)) {
+            HTH_TRY(hth_trainer_slots_set(&trainer->slots, sums->slot[k], trainer->zeros));
+        }
+        sums->held[k] = false;
+    }
+    return HTH_OK;
+}
+
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
-                           const hth_trainer_sums *sums, const float *const *summed)
+                           hth_trainer_sums *sums, const float *const *summed)
 {
     hth_trainer_phase *phase = &hth_trainer_current(trainer)->apply;
     float none;
@@ -322,6 +378,7 @@ hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const
     trainer->apply_ns = trainer->run_ns - trainer->apply_ns;
     member_bound(trainer);
     HTH_TRY(err);
+    HTH_TRY(member_clear(trainer, sums, summed != NULL));
     trainer->counter++;
     if (trainer->measured) {
         hth_timeline_end(trainer->timeline, trainer->counter, hth_now_ns());
@@ -336,21 +393,14 @@ double hth_trainer_update_us(const hth_trainer *trainer)
 
 hth_err hth_trainer_undo(hth_trainer *trainer, const hth_trainer_sums *sums)
 {
-    size_t most = 0;
     const char *from = (const char *)trainer->statistics;
-    for (int k = 0; k < sums->n; k++) {
-        most = sums->floats[k] > most ? sums->floats[k] : most;
-    }
-    float *zeros = hth_calloc(most + 1, sizeof *zeros);
-    hth_err err = zeros != NULL ? HTH_OK : hth_no_memory("a training job");
     hth_trainer_slots_unview(&trainer->slots);
-    for (int k = 0; k < sums->n && err == HTH_OK; k++) {
-        const void *content = sums->statistic[k] ? (const void *)from : zeros;
-        err = hth_trainer_slots_set(&trainer->slots, sums->slot[k], content);
-        from += sums->statistic[k] ? sums->floats[k] * sizeof *zeros : 0;
+    for (int k = 0; k < sums->n; k++) {
+        const void *content = sums->statistic[k] ? (const void *)from : trainer->zeros;
+        HTH_TRY(hth_trainer_slots_set(&trainer->slots, sums->slot[k], content));
+        from += sums->statistic[k] ? sums->floats[k] * sizeof(float) : 0;
     }
-    hth_free(zeros);
-    return err;
+    return HTH_OK;
 }
 
 // ---- the whole state

@@ -140,6 +140,7 @@ static hth_err step_make(hth_trainer *trainer, hth_trainer_phase *s, hth_train_p
 {
     hth_train_options o = hth_trainer_options(trainer);
     o.phase = phase;
+    o.keep_sums = hth_trainer_at_hand(trainer);
     hth_paced paced;
     hth_paced_begin(&paced, trainer->ms->site, trainer->progress);
     hth_err err = hth_train_build(trainer->model, inputs, &o, hth_ref_eval, NULL, &s->graph);

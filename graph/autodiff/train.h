@@ -39,7 +39,8 @@ typedef enum hth_train_optimizer {
 // graph, which adds to the state "NAME/gradient" and leaves parameters alone, then one of an APPLY
 // graph, which adds the last batch's, updates, and clears. Both have the same slots. GRAD_SCALE is
 // 1 / M. Where gradients are summed elsewhere (group/) an UPDATE graph, which reads no samples and
-// has no loss (its first output means nothing), updates by those that lie there, and clears.
+// has no loss (its first output means nothing), updates by those that lie there, and clears unless
+// `keep_sums`.
 typedef enum hth_train_phase {
     HTH_TRAIN_WHOLE, // one batch, one update
     HTH_TRAIN_ACCUMULATE,
@@ -62,6 +63,7 @@ typedef struct hth_train_options {
     const char *const *freeze; // patterns (fnmatch) of parameters that stay as they are
     int n_freeze;
     bool keep_outputs; // the model's outputs are outputs of the step, too
+    bool keep_sums;    // of an UPDATE: what it read is cleared by the caller, where need be
     bool sync_bn; // the batch is a shard: batch norm sums over all shards (hth_train_shard_sums)
     hth_precision precision;
     hth_train_scale scale; // for inputs that are uint8 where the model reads float32

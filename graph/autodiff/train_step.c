@@ -258,7 +258,7 @@ hth_err train_updates(train_build *build)
     int node;
     for (int s = 0; s < build->n_slots; s++) {
         int sum = build->slots[s].value, next;
-        if (build->slots[s].sum) {
+        if (build->slots[s].sum && !build->o->keep_sums) {
             HTH_TRY(new_value(build, s, &next));
             HTH_TRY(add_binary(build, HTH_OP_SUB, build->slots[s].slot.name, sum, sum, next));
         } else if (build->slots[s].slot.kind == HTH_SLOT_STAT) {
