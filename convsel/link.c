@@ -82,10 +82,10 @@ static hth_err link_speeds(link_bench *bench, hth_link *out, bool *disturbed)
         HTH_TRY(link_copy(bench, i % 2 == 0, bench->part, &took[i % 2][i / 2]));
     }
     double *speed[2] = {&out->h2d_bytes_per_s, &out->d2h_bytes_per_s};
-    int counts = bench->device->props.h2d_bytes_per_s > 0 ? 0 : LINK_COPIES / 2;
+    int which = bench->device->props.h2d_bytes_per_s > 0 ? 0 : LINK_COPIES / 2;
     for (int way = 0; way < 2; way++) {
         qsort(took[way], LINK_COPIES, sizeof(double), hth_compare_double);
-        *speed[way] = (double)bench->part * 1e9 / fmax(1, took[way][counts]);
+        *speed[way] = (double)bench->part * 1e9 / fmax(1, took[way][which]);
         *disturbed = *disturbed || took[way][LINK_COPIES / 2] > LINK_REPEATS * took[way][0];
     }
     return HTH_OK;

@@ -11,8 +11,8 @@
 // that every member reads the same bits. When the last segment is summed the round is *committed*:
 // one word is written, and from then on nobody's end can undo it. Until then the end of any member
 // breaks the round for all, and they arrive again, with other shards. The lead may start the next
-// round at once, before anybody has made the update: who is done with that first computes while
-// others still make it.
+// round at once, before anybody has made the update: a member that is done with it first computes
+// while others still make theirs.
 //
 // No call waits but hth_group_wait: a member's thread has other work, and two groups on the same
 // devices would wait for each other crosswise. Each member holds a robust mutex for as long as it

@@ -59,9 +59,10 @@ static bool all_there(const group_region *region)
     return all;
 }
 
-// all_come: who has not arrived makes the update of the round that was just committed, and then
-// comes. Until it has handed in a bucket of the next one nobody writes over the sums that it reads,
-// so it has to have samples there.
+// all_come tells whether all who are there take part in a round that begins now. A member that has
+// not arrived may still be making the update of the round that was just committed. Nobody writes
+// over the sums that it reads until it has handed in a bucket of the new round, so it has to have
+// samples there.
 static bool all_come(const group_region *region, const int64_t *shards)
 {
     bool all = !group_lacks(region);

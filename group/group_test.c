@@ -571,6 +571,21 @@ static void test_shares(void **state)
     close(fd);
 }
 
+// start_two makes a group of two, and starts its first round.
+static void start_two(hth_group *member[2], int *fd, const int64_t n[HTH_GROUP_MEMBERS])
+{
+    hth_group_round round;
+    assert_ok(hth_group_make(2, fd));
+    for (int i = 0; i < 2; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(*fd, &spec, &member[i]));
+        (void)hth_group_begin(member[i], &round);
+    }
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(member[0], n));
+}
+
 // Sums go on while others still compute, a bucket at a time, and come out the same; but a round
 // whose sums are all there is not certain before the last pass has ended.
 static void test_advance(void **state)
@@ -580,15 +595,7 @@ static void test_advance(void **state)
     int fd;
     const int64_t n[HTH_GROUP_MEMBERS] = {12, 12};
     float *other = hth_calloc(LARGE, sizeof *other);
-    assert_ok(hth_group_make(2, &fd));
-    for (int i = 0; i < 2; i++) {
-        hth_group_spec spec = spec_of(i);
-        assert_ok(hth_group_join(fd, &spec, &member[i]));
-        (void)hth_group_begin(member[i], &round);
-    }
-    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
-    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
-    assert_true(hth_group_start(member[0], n));
+    start_two(member, &fd, n);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
         hth_group_weigh(member[i], 12);
@@ -651,15 +658,7 @@ static void ahead_of(hth_group *member[2], int *fd)
 {
     hth_group_round round;
     const int64_t n[HTH_GROUP_MEMBERS] = {12, 12}, none[HTH_GROUP_MEMBERS] = {24, 0};
-    assert_ok(hth_group_make(2, fd));
-    for (int i = 0; i < 2; i++) {
-        hth_group_spec spec = spec_of(i);
-        assert_ok(hth_group_join(*fd, &spec, &member[i]));
-        (void)hth_group_begin(member[i], &round);
-    }
-    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
-    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
-    assert_true(hth_group_start(member[0], n));
+    start_two(member, fd, n);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
         hand_in(member[i], (float)(1 + 2 * i));

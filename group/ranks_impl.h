@@ -21,8 +21,9 @@ typedef struct join_row {
 } join_row;
 
 typedef struct end_row {
-    double weight, loss, sample_us, fixed_us, most,
-        broken; // loss: weighted; most: 0, no limit is known
+    double weight, loss; // loss: weighted
+    double sample_us, fixed_us;
+    double most, broken; // most: 0, no limit is known
 } end_row;
 
 // What the lead says, and the others are sent.

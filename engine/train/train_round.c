@@ -81,8 +81,9 @@ static hth_err round_compute(hth_train_job *job, float *loss)
     return group->broke ? HTH_OK : err;
 }
 
-// round_overlaps: members' updates are made beside others' passes. Not where something comes
-// between two rounds: a parameter server's state, a turn (sync_bn), rank 0's word that it leaves.
+// round_overlaps tells whether a member may still make its update while others compute the next
+// round. It may not where something has to happen between two rounds: a parameter server sends its
+// state, a group with sync_bn waits for its turn, rank 0 says that it leaves.
 static bool round_overlaps(const hth_train_job *job)
 {
     return !job->spec.server && !job->spec.sync_bn && job->rank.ranks == 0;
@@ -95,9 +96,9 @@ static void round_times(hth_train_job *job, double *sample_us, double *fixed_us)
     hth_train_group *group = job->group;
     double update_us, none;
     hth_pass_times_add(&group->passes, group->round.n, hth_trainer_pass_us(job->trainer));
-    if (!hth_pass_times_fit(&group->passes, sample_us, fixed_us)) {
-        *sample_us = *fixed_us = 0;
-    } else if (round_overlaps(job) && hth_pass_times_fit(&group->updates, &update_us, &none)) {
+    *sample_us = *fixed_us = 0;
+    if (hth_pass_times_fit(&group->passes, sample_us, fixed_us) && round_overlaps(job) &&
+        hth_pass_times_fit(&group->updates, &update_us, &none)) {
         *fixed_us += update_us;
     }
 }
@@ -106,7 +107,7 @@ hth_err hth_train_round_pass(hth_train_job *job)
 {
     hth_train_group *group = job->group;
     float loss = 0;
-    double sample_us = 0, fixed_us = 0;
+    double sample_us = 0, fixed_us = 0; // without samples: not known
     group->at_work = true;
     group->passed = false;
     job->lr =
@@ -139,8 +140,8 @@ hth_err hth_train_round_undo(hth_train_job *job)
     return passed ? hth_trainer_undo(job->trainer, &group->sums) : HTH_OK;
 }
 
-// The lead begins the next round before its update, so that nobody who has made his waits for
-// another's; but after an evaluation, and not where the job ends.
+// The lead begins the next round before its update, so that no member that has made its own waits
+// for another's. An evaluation comes first, and no round follows the last one.
 static hth_err round_ahead(hth_train_job *job, bool *ahead)
 {
     hth_train_group *group = job->group;

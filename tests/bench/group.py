@@ -78,7 +78,7 @@ class Server:
 
     def train(self, on, batch, steps, *more, name='made'):
         """Samples a second, of the median step after the first ones, from one step's line to the next one's; and the shards."""
-        log, at = f'{self.folder}/{name}.log', []
+        log = f'{self.folder}/{name}.log'
         os.mkfifo(log)
         with subprocess.Popen([self.build + '/hearth', '--server', f'ipc://{self.folder}/sock', '--json',
                                *self.command(on, batch, steps, *more, '--log-csv', log, name=name)], stdout=subprocess.PIPE, text=True) as run:
