@@ -19,6 +19,7 @@
 #define GEMM_ROWS   140       // of the block: 430 KiB, with two panels' parts below 3/4 of 1 MiB
 #define GEMM_EDGE   (14 * 32) // floats of the largest tile
 #define GEMM_SPLIT  256       // rows from which threads share rows instead of columns
+#define GEMM_STRIP  16        // rows of a dense B that go to all panels in turn
 
 typedef float gemm_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float gemm_v8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -141,10 +142,45 @@ size_t hth_gemm_scratch_bytes(size_t m)
     return (GEMM_EDGE + (m < GEMM_ROWS ? m : GEMM_ROWS) * GEMM_STRIDE) * sizeof(float);
 }
 
+// Rows [p0, p1) of one panel; `from` is where the panel begins in B.
+static void gemm_pack_rows(const float *from, size_t row, size_t cols, size_t w, size_t p0,
+                           size_t p1, float *to)
+{
+    if (cols == 32) { // of a length that the compiler knows
+        for (size_t p = p0; p < p1; p++) {
+            memcpy(to + p * w, from + p * row, 32 * sizeof *to);
+        }
+        return;
+    }
+    for (size_t p = p0; p < p1; p++) {
+        memcpy(to + p * w, from + p * row, cols * sizeof *to);
+        memset(to + p * w + cols, 0, (w - cols) * sizeof *to);
+    }
+}
+
+// Rows of B that are dense are read a strip of rows at a time, as they lie: a panel at a time would
+// read a few bytes of each, of all of B, again and again.
+static void gemm_pack_strips(const float *b, size_t row, size_t k, size_t n, size_t first,
+                             size_t last, float *dst)
+{
+    size_t w = gemm_isa_here()->width;
+    for (size_t p0 = 0, p1; p0 < k; p0 = p1) {
+        p1 = k - p0 < GEMM_STRIP ? k : p0 + GEMM_STRIP;
+        for (size_t q = first; q < last; q++) {
+            size_t cols = n - q * w < w ? n - q * w : w;
+            gemm_pack_rows(b + q * w, row, cols, w, p0, p1, dst + q * w * k);
+        }
+    }
+}
+
 void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, size_t first,
                    size_t last, float *dst)
 {
     size_t w = gemm_isa_here()->width;
+    if (col == 1) {
+        gemm_pack_strips(b, row, k, n, first, last, dst);
+        return;
+    }
     for (size_t q = first; q < last; q++) {
         const float *from = b + q * w * col;
         float *to = dst + q * w * k;
@@ -162,14 +198,16 @@ void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, s
 static void gemm_copy_a(const hth_gemm *gemm, size_t i0, size_t i1, size_t k0, size_t depth,
                         float *to)
 {
+    const float *from = gemm->a + i0 * gemm->a_row + k0 * gemm->a_col;
+    const int64_t dim[2] = {(int64_t)(i1 - i0), (int64_t)depth}, step[2] = {GEMM_STRIDE, 1},
+                  from_step[2] = {(int64_t)gemm->a_row, (int64_t)gemm->a_col};
+    ref_copy(2, dim, to, step, from, from_step, sizeof *to);
+    if (gemm->alpha == 1) {
+        return;
+    }
     for (size_t i = i0; i < i1; i++, to += GEMM_STRIDE) {
-        const float *from = gemm->a + i * gemm->a_row + k0 * gemm->a_col;
-        if (gemm->a_col == 1 && gemm->alpha == 1) {
-            memcpy(to, from, depth * sizeof *to);
-            continue;
-        }
         for (size_t p = 0; p < depth; p++) {
-            to[p] = gemm->alpha * from[p * gemm->a_col];
+            to[p] *= gemm->alpha;
         }
     }
 }

@@ -37,6 +37,7 @@ static void gemm_shapes(void **state)
     }
     gemm_case(300, 70, 400, false, true, 1, 0.5F, true); // blocks of rows and of depth
     gemm_case(530, 33, 1000, true, false, 3, 1, false);
+    gemm_case(300, 70, 1000, true, false, 1, 0.5F, false);
     gemm_case(1, 1000, 800, false, true, 1, 1, true);
 }
 
