@@ -162,7 +162,10 @@ hth_group_result hth_group_shared(hth_group *group, int share, double *sum);
 
 // hth_group_look sums what can be summed, and says how the round stands.
 hth_group_result hth_group_look(hth_group *group);
+// hth_group_summed: what was summed, and of slots that are not by_count times what
+// hth_group_factor says a mean.
 const float *hth_group_summed(const hth_group *group, int slot);
+double hth_group_factor(const hth_group *group);
 // hth_group_loss is the loss of a step that was committed, and what it took in ms.
 double hth_group_loss(const hth_group *group, int64_t step, double *ms);
 // hth_group_break breaks the round unless it is committed.

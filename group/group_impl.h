@@ -82,6 +82,7 @@ typedef struct group_ops {
     void (*passed)(hth_group *group, double loss, double sample_us, double fixed_us);
     hth_group_result (*look)(hth_group *group);
     const float *(*summed)(const hth_group *group, int slot);
+    double (*factor)(const hth_group *group); // NULL: 1
     double (*loss)(const hth_group *group, int64_t step, double *ms);
     void (*break_round)(hth_group *group);
     void (*wait)(hth_group *group, uint64_t ns);

@@ -136,6 +136,11 @@ const float *hth_group_summed(const hth_group *group, int slot)
     return group->ops->summed(group, slot);
 }
 
+double hth_group_factor(const hth_group *group)
+{
+    return group->ops->factor != NULL ? group->ops->factor(group) : 1;
+}
+
 double hth_group_loss(const hth_group *group, int64_t step, double *ms)
 {
     return group->ops->loss(group, step, ms);

@@ -57,7 +57,8 @@ typedef struct ranks {
     uint64_t first, began_ns; // number of the first part's message
     bool *done;
     bool passed, broken;
-    hth_err err; // why nothing more is exchanged
+    double factor; // of the last round's gradients, to be means
+    hth_err err;   // why nothing more is exchanged
     char why[EXCHANGE_WHY];
 } ranks;
 
@@ -86,12 +87,14 @@ void ranks_next(ranks *group, ranks_phase phase);
 void ranks_round_begin(ranks *group);
 bool ranks_alone(hth_group *base);
 void ranks_weigh(hth_group *base, double weight);
+float *ranks_place(hth_group *base, int slot);
 void ranks_ready(hth_group *base, int slot, const float *content);
 void ranks_passed(hth_group *base, double loss, double sample_us, double fixed_us);
 void ranks_most(hth_group *base, int64_t most);
 hth_group_result ranks_look(hth_group *base);
 void ranks_advance(hth_group *base);
 const float *ranks_summed(const hth_group *base, int slot);
+double ranks_factor(const hth_group *base);
 double ranks_loss(const hth_group *base, int64_t step, double *ms);
 void ranks_break(hth_group *base);
 void ranks_wait(hth_group *base, uint64_t ns);

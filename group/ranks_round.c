@@ -64,16 +64,29 @@ void ranks_weigh(hth_group *base, double weight)
     group->memory->end[ranks_self(group)].weight = weight;
 }
 
+// The lead's samples, which all ranks know: where nothing but samples weighs, and even shards, each
+// rank's gradients are handed in as they are.
+static double ranks_unit(const ranks *group)
+{
+    return group->shards[HTH_GROUP_LEAD] > 0 ? (double)group->shards[HTH_GROUP_LEAD] : 1;
+}
+
+float *ranks_place(hth_group *base, int slot)
+{
+    return base->area + base->at[slot];
+}
+
 // A slot is handed in times what it weighs; what all weigh is known in the end.
 void ranks_ready(hth_group *base, int slot, const float *content)
 {
     ranks *group = ranks_of(base);
+    float *place = ranks_place(base, slot);
     size_t at = base->at[slot], n = base->spec.floats[slot], end = at + n;
-    float factor =
-        (float)(base->spec.by_count[slot] ? (double)group->shards[ranks_self(group)]
-                                          : group->memory->end[ranks_self(group)].weight);
-    for (size_t i = 0; i < n; i++) {
-        base->area[at + i] = factor * content[i];
+    double weight = base->spec.by_count[slot] ? (double)group->shards[ranks_self(group)]
+                                              : group->memory->end[ranks_self(group)].weight;
+    float factor = (float)(weight / ranks_unit(group));
+    for (size_t i = 0; i < n && (content != place || factor != 1); i++) {
+        place[i] = factor * content[i];
     }
     for (size_t to; at < end; at = to) {
         size_t bucket = at / EXCHANGE_BUCKET;
@@ -121,7 +134,7 @@ void ranks_most(hth_group *base, int64_t most)
     ranks_post(group);
 }
 
-// Sums become means, by what all ranks weigh.
+// Sums become means, by what all ranks weigh: gradients when they are read.
 static void ranks_scale(ranks *group, double weight)
 {
     hth_group *g = &group->group;
@@ -130,13 +143,12 @@ static void ranks_scale(ranks *group, double weight)
         count += (double)group->shards[i];
     }
     for (int i = 0; i < g->spec.n_slots && group->n > 1; i++) {
-        double by = g->spec.by_count[i] ? count : weight;
-        float factor = by > 0 ? (float)(1 / by) : 0;
-        float *sum = g->area + g->at[i];
-        for (size_t k = 0; k < g->spec.floats[i]; k++) {
+        float *sum = g->area + g->at[i], factor = (float)(ranks_unit(group) / count);
+        for (size_t k = 0; k < g->spec.floats[i] && g->spec.by_count[i]; k++) {
             sum[k] *= factor;
         }
     }
+    group->factor = weight > 0 ? ranks_unit(group) / weight : 0;
 }
 
 // ranks_end reads what all ranks have said in the end; false: one of them could not take its shard.
@@ -192,6 +204,11 @@ void ranks_advance(hth_group *base)
 const float *ranks_summed(const hth_group *base, int slot)
 {
     return base->area + base->at[slot];
+}
+
+double ranks_factor(const hth_group *base)
+{
+    return ((const ranks *)(const void *)base)->factor;
 }
 
 double ranks_loss(const hth_group *base, int64_t step, double *ms)

@@ -169,7 +169,9 @@ static void rank_pass(rank_state *rank, bool full)
                 content[i] = (float)mean;
             }
             if (!hth_group_alone(rank->group)) {
-                hth_group_ready(rank->group, k, content);
+                float *place = r->step % 2 == 1 ? hth_group_place(rank->group, k) : content;
+                memmove(place, content, slot_floats[k] * sizeof *place);
+                hth_group_ready(rank->group, k, place);
             }
             rank->learned[k] = (float)mean;
         }
@@ -188,7 +190,9 @@ static void rank_look(rank_state *rank)
     rank->at_work = result == HTH_GROUP_SUMMING;
     rank->broken += result == HTH_GROUP_BROKEN;
     for (int k = 0; k < SLOTS && result == HTH_GROUP_SUMMED && !hth_group_alone(rank->group); k++) {
-        rank->learned[k] = hth_group_summed(rank->group, k)[slot_floats[k] - 1];
+        double factor = by_count[k] ? 1 : hth_group_factor(rank->group);
+        double sum = (double)hth_group_summed(rank->group, k)[slot_floats[k] - 1];
+        rank->learned[k] = (float)(factor * sum);
     }
     rank->made += result == HTH_GROUP_SUMMED;
     rank->at += result == HTH_GROUP_SUMMED && !rank->follows;
@@ -628,7 +632,7 @@ static void numbers_are_checked(void **state)
     (void)state;
 }
 
-static void begin_round(net *net)
+static void begin_round(net *net, const int64_t *shards)
 {
     int begun = 0;
     for (int turn = 0; turn < 1000 && begun < net->n; turn++) {
@@ -637,7 +641,7 @@ static void begin_round(net *net)
             hth_group_turn now =
                 rank->at_work ? HTH_GROUP_WAITS : hth_group_begin(rank->group, &rank->round);
             if (now == HTH_GROUP_LEADS) {
-                (void)hth_group_start(rank->group, uneven);
+                (void)hth_group_start(rank->group, shards);
             }
             rank->at_work = rank->at_work || now == HTH_GROUP_ROUND;
             begun += now == HTH_GROUP_ROUND;
@@ -662,7 +666,7 @@ static void sums_begin_before_the_pass_has_ended(void **state)
         spec.floats = floats;
         assert_ok(net_join(&net, i, &spec));
     }
-    begin_round(&net);
+    begin_round(&net, uneven);
     for (int k = 0; k < SLOTS; k++) {
         client *c = &net.client[1];
         hth_group_weigh(net.rank[1].group, 1);
@@ -679,11 +683,51 @@ static void sums_begin_before_the_pass_has_ended(void **state)
     net_close(&net);
 }
 
+// What a pass has written in its place is sent from there: as it is, where ranks weigh the same.
+static void gradients_are_sent_from_their_place(void **state)
+{
+    static const int64_t cut[][HTH_GROUP_MEMBERS] = {{12, 12}, {16, 8}, {0, 24}};
+    static const float sent[][2] = {{0.3f, 0.3f}, {0.3f, 0.3f / 2}, {0, 24 * 0.3f}};
+    for (size_t c = 0; c < sizeof cut / sizeof *cut; c++) {
+        net net;
+        net_open(&net, 2);
+        begin_round(&net, cut[c]);
+        for (int i = 0; i < 2; i++) {
+            rank_state *rank = &net.rank[i];
+            for (int k = 0; k < SLOTS && rank->round.n > 0; k++) {
+                float *place = hth_group_place(rank->group, k);
+                assert_int_equal((uintptr_t)place % 64, 0);
+                for (size_t f = 0; f < slot_floats[k]; f++) {
+                    place[f] = 0.3f;
+                }
+                hth_group_weigh(rank->group, (double)rank->round.n);
+                hth_group_ready(rank->group, k, place);
+            }
+            hth_group_passed(rank->group, 1, 10, 0);
+            for (int k = 0; k < SLOTS; k++) {
+                const float *place = hth_group_place(rank->group, k);
+                assert_float_equal(place[slot_floats[k] - 1], sent[c][i], 0);
+            }
+        }
+        hub_answer(&net);
+        for (int i = 0; i < 2; i++) {
+            rank_look(&net.rank[i]);
+            assert_int_equal(net.rank[i].made, 1);
+            for (int k = 0; k < SLOTS; k++) {
+                assert_float_equal(net.rank[i].learned[k], 0.3, 1e-7);
+            }
+        }
+        net_close(&net);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_sum_what_they_weigh),
         cmocka_unit_test(sums_begin_before_the_pass_has_ended),
+        cmocka_unit_test(gradients_are_sent_from_their_place),
         cmocka_unit_test(the_loss_is_the_whole_batch_s),
         cmocka_unit_test(the_lead_s_state_counts),
         cmocka_unit_test(a_server_s_state_goes_to_the_others),

@@ -166,7 +166,7 @@ hth_err hth_train_round_update(hth_train_job *job)
     hth_train_group_turn_over(group);
     HTH_TRY(round_ahead(job, &ahead));
     HTH_TRY(hth_trainer_update(job->trainer, job->data.input, &job->data.target, &group->sums,
-                               alone ? NULL : group->summed));
+                               alone ? NULL : group->summed, hth_group_factor(group->exchange)));
     double us = hth_trainer_update_us(job->trainer);
     hth_pass_times_add(&group->updates, 1, us);
     job->loss = hth_group_loss(group->exchange, group->round.step, &job->step_ms);

@@ -365,12 +365,13 @@ static hth_err member_clear(hth_trainer *trainer, hth_trainer_sums *sums, bool t
 }
 
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
-                           hth_trainer_sums *sums, const float *const *summed)
+                           hth_trainer_sums *sums, const float *const *summed, double factor)
 {
     hth_trainer_phase *phase = &hth_trainer_current(trainer)->apply;
     float none;
     hth_trainer_slots_unview(&trainer->slots);
     hth_err err = summed != NULL ? member_take(trainer, phase, sums, summed) : HTH_OK;
+    trainer->hyper[HTH_HYPER_GRAD_SCALE] = summed != NULL ? (float)factor : 1;
     trainer->apply_ns = trainer->run_ns;
     if (err == HTH_OK) {
         err = hth_trainer_part(trainer, phase, 0, 0, inputs, target, &none);
