@@ -19,6 +19,11 @@
 #define RANKS_MS   60000 // nothing to do: a look at whether all is well
 #define RANKS_MEET 3000  // for the others to say why they end
 
+// Between two calls of MPI while sums are under way. A rank often shares its processor with its
+// job's pass, which each call takes time from; what comes meanwhile waits in the kernel's buffers.
+#define RANKS_COMPUTES_NS 1000000
+#define RANKS_WAITS_NS    100000
+
 struct hth_ranks {
     const hth_mpi *mpi;
     hearth_exchange *exchange;
@@ -158,6 +163,13 @@ static bool ranks_starts(hth_ranks *ranks, underway *parts, uint64_t ms)
     return true;
 }
 
+// What was asked last tells whether the job waits: floats are gradients of a pass that goes on.
+static uint64_t ranks_moment_ns(const underway *parts)
+{
+    bool computes = parts->part[parts->n - 1].kind == HEARTH_EXCHANGE_SUM_F32;
+    return computes ? RANKS_COMPUTES_NS : RANKS_WAITS_NS;
+}
+
 // While sums are under way MPI is called often: it moves data only when it is called. What is under
 // way when the job has ended is the lead's last plan, which the others wait for.
 static void ranks_sum(hth_ranks *ranks)
@@ -169,7 +181,7 @@ static void ranks_sum(hth_ranks *ranks)
     }
     struct pollfd p = {.fd = hearth_exchange_fd(ranks->exchange), .events = POLLIN};
     for (bool more = true; (more || parts->n > 0) && ranks->err == HTH_OK;) {
-        const struct timespec moment = {0, 100000};
+        const struct timespec moment = {0, parts->n > 0 ? ranks_moment_ns(parts) : 0};
         bool there = parts->n == 0 || ppoll(&p, more ? 1 : 0, &moment, NULL) > 0;
         if (there && parts->n < RANKS_MOST) {
             more = ranks_starts(ranks, parts, RANKS_MS);
