@@ -157,6 +157,44 @@ static void limits_hold(void **state)
     hth_problem_fini(&p);
 }
 
+// Work that a search of `budget` takes, in ms of its clock; it ends as expected.
+static double work_of(hth_problem *problem, uint64_t budget, bool any, hth_err ends)
+{
+    hth_plan *plan;
+    hth_plan_options o = {.policy = HTH_POLICY_HEARTH, .seed = 1, .limit_ms = 100, .any = any};
+    uint64_t work_ns = hth_plan_work_now_ns();
+    problem->budget = budget;
+    assert_int_equal(hth_plan_train(problem, &o, &plan), ends);
+    double work_ms = (double)(hth_plan_work_now_ns() - work_ns) / 1e6;
+    if (ends == HTH_OK) {
+        assert_ok(hth_plan_verify(problem, plan));
+        assert_true(plan->lower_bound_us <= plan->predicted_us);
+        hth_plan_free(plan);
+    }
+    return work_ms;
+}
+
+// A budget below the proven floor is refused at once, with memory that a plan was found for; and
+// who only asks whether there is a plan does not pay for a fast one.
+static void what_is_not_asked_costs_nothing(void **state)
+{
+    static const int blocks[] = {1, 1, 2, 1};
+    hth_problem all[] = {pg_resnet(16, blocks), pg_unet(4, 128, 128)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        uint64_t floor, peak;
+        assert_ok(hth_plan_train_floor(&all[i], &floor));
+        assert_ok(hth_plan_train_peak(&all[i], &peak));
+        double lost_ms = work_of(&all[i], floor - 1, false, HTH_ETOOBIG);
+        assert_non_null(strstr(hth_err_detail(), "was found for "));
+        double best_ms = work_of(&all[i], peak / 2, false, HTH_OK);
+        double any_ms = work_of(&all[i], peak / 2, true, HTH_OK);
+        print_message("# %.1f ms below the floor, %.1f ms for any plan, %.1f ms for a good one\n",
+                      lost_ms, any_ms, best_ms);
+        assert_true(lost_ms < 0.2 * best_ms && any_ms < 0.5 * best_ms);
+        hth_problem_fini(&all[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +202,7 @@ int main(void)
         cmocka_unit_test(busy_machines_plan_alike),
         cmocka_unit_test(seeds_differ),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(what_is_not_asked_costs_nothing),
     };
     hth_clock_inject(pt_cpu_ns, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

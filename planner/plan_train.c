@@ -31,6 +31,7 @@
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 #define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
 #define TRAIN_POOR     1.3  // times the fastest algorithms' time: worth the searches it contains
+#define TRAIN_LOST_MS  5    // of the search for what to say where nothing can fit
 #define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster
 
 // found: the bytes of a plan.
@@ -226,7 +227,8 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         // Addresses may have taken some of the time: a little is left for the search in any case.
         double from_ms = (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
         double until_ms = fmin(from_ms + TRAIN_MIN * limit_ms, TRAIN_SEARCH * limit_ms);
-        until_ms = fmax(until_ms, share[round] * limit_ms);
+        bool soon = options->any && round == 0; // what fits then will do
+        until_ms = fmax(until_ms, soon ? 0 : share[round] * limit_ms);
         train_try t = {0};
         err =
             train_round(problem, step, options, search, budget,
@@ -236,7 +238,7 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         // A plan that fits is searched on from once, if addresses have left time for that.
         double past_ms = (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
         bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
-        bool once = !hth_policy_searches(options->policy);
+        bool once = options->any || !hth_policy_searches(options->policy);
         if (err != HTH_OK || late || (fits && (round > 0 || once)) ||
             (best != NULL && options->policy == HTH_POLICY_OPTIMAL)) {
             break;
@@ -363,6 +365,19 @@ static hth_err train_rest(const hth_problem *problem, hth_step *step,
     return *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
 }
 
+// No schedule fits: what one was found for with all away, or with a little luck less, is told.
+static hth_err train_hopeless(const hth_problem *problem, hth_step *step,
+                              const hth_plan_options *options, hth_dual **dual, uint64_t *found,
+                              hth_plan **out)
+{
+    hth_plan_options little = *options;
+    little.from = NULL;
+    little.any = true;
+    little.limit_ms = fmin(TRAIN_LOST_MS, train_limit_ms(problem, options));
+    hth_err err = train_search(problem, step, &little, TRAIN_LAST, dual, found, out);
+    return err == HTH_ETOOBIG ? train_too_big(problem, options, *found) : err;
+}
+
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
 // same limit as if it were asked for; hearth is not, where its own plan is a poor one.
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
@@ -372,12 +387,13 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
     hth_plan_options more = *options;
     uint64_t start_ns = hth_plan_work_now_ns();
     hth_err err = train_search(problem, step, options, TRAIN_FIRST, dual, found, out);
-    if (hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG)) {
+    bool more_wanted = !options->any && (err == HTH_OK || err == HTH_ETOOBIG);
+    if (hth_policy_searches(options->policy) && more_wanted) {
         err = train_rest(problem, step, options, start_ns, dual, found, out);
     }
     more.from = NULL;
     bool poor = *out != NULL && (*out)->predicted_us > TRAIN_POOR * step->fastest_us;
-    bool parts = options->policy != HTH_POLICY_HEARTH || poor;
+    bool parts = more_wanted && (options->policy != HTH_POLICY_HEARTH || poor);
     for (int k = 0; k < HTH_N_POLICIES && parts && options->from == NULL; k++) {
         hth_plan *part = NULL;
         more.policy = (hth_policy)k;
@@ -396,7 +412,8 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
         more = *options;
         more.from = NULL;
         more.seed = options->seed + 1;
-        more.limit_ms = TRAIN_AGAIN * train_limit_ms(problem, options);
+        double again = options->any ? 1 : TRAIN_AGAIN;
+        more.limit_ms = again * train_limit_ms(problem, options);
         more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
         err = train_search(problem, step, &more, TRAIN_LAST, dual, found, out);
     }
@@ -415,6 +432,10 @@ static hth_err train_certify(const hth_problem *problem, hth_step *step,
     left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
     snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(options->policy));
     plan->seed = options->seed;
+    if (options->any) { // nobody asks how good it is
+        plan->lower_bound_us = fmin(proven_us, plan->predicted_us);
+        return HTH_OK;
+    }
     HTH_TRY(hth_step_bound(step, problem->budget, plan->predicted_us,
                            timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, dual, NULL, &us));
     plan->lower_bound_us = fmin(fmax(us, proven_us), plan->predicted_us);
@@ -429,7 +450,9 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     *out = NULL;
     HTH_TRY(hth_step_init(&step, problem));
     hth_plan_work_begin(train_limit_ms(problem, options));
-    hth_err err = train_policy(problem, &step, options, &dual, &found, out);
+    bool hopeless = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
+    hth_err err =
+        (hopeless ? train_hopeless : train_policy)(problem, &step, options, &dual, &found, out);
     if (err == HTH_OK) {
         err = train_certify(problem, &step, options, work_ns, &dual, *out);
     }

@@ -42,6 +42,8 @@ typedef struct hth_plan_options {
                           // search goes on from it, so that a third of the time is enough
     uint64_t limit_decodes; // .. and schedules tried in each round of the first search, which no
                             // other one follows then, the same on every machine; 0: any
+    bool any; // the first plan that fits will do: nothing is spent on a faster one, nor on proving
+              // how good it is, and a refusal costs the limit twice
 } hth_plan_options;
 
 // hth_plan_train plans the step problem within problem->budget (external tensors are not counted).

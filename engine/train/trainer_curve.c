@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define CURVE_NUMBERS   5     // 1, 2, 4, 8, 16 parts
-#define CURVE_LEAST_MS  30    // for each plan while the least memory is looked for
+#define CURVE_LEAST_MS  15    // for each plan while the least memory is looked for
 #define CURVE_ROOM      32    // a part more than that, so that the next search finds a plan as well
 #define CURVE_DEMAND_MS 50    // for each point, at most, of the curve of a job that begins ..
 #define CURVE_SHARE     0.005 // .. and of the time that its steps will take, all points together
@@ -286,6 +286,7 @@ hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_reques
     hth_train_spec quick = *spec;
     quick.budget = NULL;
     quick.plan.limit_ms = CURVE_LEAST_MS;
+    quick.plan.any = true;
     hth_err err = curve_open(ms, &quick, request, inputs, parts, true, &x.trial[0]);
     if (err == HTH_OK) {
         err = curve_least(&x, out);
