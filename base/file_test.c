@@ -378,7 +378,8 @@ static void test_swapped(void **state)
     assert_int_equal(symlink("../secret", in_dir("sub/away")), 0);
     atomic_store(&swapping, true);
     assert_int_equal(pthread_create(&t, NULL, swap, NULL), 0);
-    for (int i = 0; i < 20000; i++) {
+    // The other thread may wait for a processor meanwhile, with the name on the way out.
+    for (int i = 0; i < 20000 || opened == 0; i++) {
         char text[7] = "";
         hth_file f;
         if (hth_file_open_at(folder, "swapped", "it", &f) == HTH_OK) {
@@ -391,7 +392,6 @@ static void test_swapped(void **state)
     atomic_store(&swapping, false);
     pthread_join(t, NULL);
     close(folder);
-    assert_in_range(opened, 1, 20000);
 }
 
 static void take(int fd, hth_err want, const char *words)
