@@ -162,8 +162,8 @@ hth_group_result hth_group_shared(hth_group *group, int share, double *sum);
 
 // hth_group_look sums what can be summed, and says how the round stands.
 hth_group_result hth_group_look(hth_group *group);
-// hth_group_summed: what was summed, and of slots that are not by_count times what
-// hth_group_factor says a mean.
+// hth_group_summed is the sum of a slot. A slot that is by_count has its mean there already; of any
+// other the mean is the sum times hth_group_factor.
 const float *hth_group_summed(const hth_group *group, int slot);
 double hth_group_factor(const hth_group *group);
 // hth_group_loss is the loss of a step that was committed, and what it took in ms.

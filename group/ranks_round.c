@@ -85,7 +85,8 @@ void ranks_ready(hth_group *base, int slot, const float *content)
     double weight = base->spec.by_count[slot] ? (double)group->shards[ranks_self(group)]
                                               : group->memory->end[ranks_self(group)].weight;
     float factor = (float)(weight / ranks_unit(group));
-    for (size_t i = 0; i < n && (content != place || factor != 1); i++) {
+    bool there = content == place && factor == 1;
+    for (size_t i = 0; i < n && !there; i++) {
         place[i] = factor * content[i];
     }
     for (size_t to; at < end; at = to) {
@@ -134,7 +135,7 @@ void ranks_most(hth_group *base, int64_t most)
     ranks_post(group);
 }
 
-// Sums become means, by what all ranks weigh: gradients when they are read.
+// Sums of slots that are by_count become means here; gradients do when the update reads them.
 static void ranks_scale(ranks *group, double weight)
 {
     hth_group *g = &group->group;
@@ -142,9 +143,11 @@ static void ranks_scale(ranks *group, double weight)
     for (int i = 0; i < group->n; i++) {
         count += (double)group->shards[i];
     }
+    float factor = (float)(ranks_unit(group) / count);
     for (int i = 0; i < g->spec.n_slots && group->n > 1; i++) {
-        float *sum = g->area + g->at[i], factor = (float)(ranks_unit(group) / count);
-        for (size_t k = 0; k < g->spec.floats[i] && g->spec.by_count[i]; k++) {
+        float *sum = g->area + g->at[i];
+        size_t floats = g->spec.by_count[i] ? g->spec.floats[i] : 0;
+        for (size_t k = 0; k < floats; k++) {
             sum[k] *= factor;
         }
     }

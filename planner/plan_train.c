@@ -31,7 +31,7 @@
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 #define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
 #define TRAIN_POOR     1.3  // times the fastest algorithms' time: worth the searches it contains
-#define TRAIN_LOST_MS  5    // of the search for what to say where nothing can fit
+#define TRAIN_BELOW_MS 5    // of the search below the proven floor, for what to say
 #define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster
 
 // found: the bytes of a plan.
@@ -365,15 +365,16 @@ static hth_err train_rest(const hth_problem *problem, hth_step *step,
     return *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
 }
 
-// No schedule fits: what one was found for with all away, or with a little luck less, is told.
-static hth_err train_hopeless(const hth_problem *problem, hth_step *step,
-                              const hth_plan_options *options, hth_dual **dual, uint64_t *found,
-                              hth_plan **out)
+// No schedule fits a budget below the proven floor. A short search finds memory that a plan exists
+// for, which the refusal names.
+static hth_err train_below(const hth_problem *problem, hth_step *step,
+                           const hth_plan_options *options, hth_dual **dual, uint64_t *found,
+                           hth_plan **out)
 {
     hth_plan_options little = *options;
     little.from = NULL;
     little.any = true;
-    little.limit_ms = fmin(TRAIN_LOST_MS, train_limit_ms(problem, options));
+    little.limit_ms = fmin(TRAIN_BELOW_MS, train_limit_ms(problem, options));
     hth_err err = train_search(problem, step, &little, TRAIN_LAST, dual, found, out);
     return err == HTH_ETOOBIG ? train_too_big(problem, options, *found) : err;
 }
@@ -412,9 +413,9 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
         more = *options;
         more.from = NULL;
         more.seed = options->seed + 1;
-        double again = options->any ? 1 : TRAIN_AGAIN;
-        more.limit_ms = again * train_limit_ms(problem, options);
-        more.limit_decodes = TRAIN_AGAIN * options->limit_decodes;
+        uint64_t again = options->any ? 1 : TRAIN_AGAIN;
+        more.limit_ms = (double)again * train_limit_ms(problem, options);
+        more.limit_decodes = again * options->limit_decodes;
         err = train_search(problem, step, &more, TRAIN_LAST, dual, found, out);
     }
     return err == HTH_ETOOBIG ? train_too_big(problem, options, *found) : err;
@@ -450,9 +451,8 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     *out = NULL;
     HTH_TRY(hth_step_init(&step, problem));
     hth_plan_work_begin(train_limit_ms(problem, options));
-    bool hopeless = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
-    hth_err err =
-        (hopeless ? train_hopeless : train_policy)(problem, &step, options, &dual, &found, out);
+    bool below = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
+    hth_err err = (below ? train_below : train_policy)(problem, &step, options, &dual, &found, out);
     if (err == HTH_OK) {
         err = train_certify(problem, &step, options, work_ns, &dual, *out);
     }

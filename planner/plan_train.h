@@ -34,7 +34,8 @@ typedef struct hth_plan_options {
     // Of the search, all rounds together, as work (plan_work.h; optimal: as time); 0: 100 (optimal:
     // 60,000), and for steps of more than 500 nodes so much more that 2,000 get 1,000. What a
     // search leaves of it goes to another one, with seed + 1 and other rules. Before a budget is
-    // refused that may be enough, five times as much is spent once more. A baseline that contains
+    // refused that may be enough, five times as much is spent once more; one below the proven floor
+    // takes 5. A baseline that contains
     // another search has as much for that, too, and hearth for those that it contains where its own
     // plan takes 1.3 times the fastest algorithms' time.
     double limit_ms;

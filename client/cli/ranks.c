@@ -166,7 +166,7 @@ static bool ranks_starts(hth_ranks *ranks, underway *parts, uint64_t ms)
 // What was asked last tells whether the job waits: floats are gradients of a pass that goes on.
 static uint64_t ranks_moment_ns(const underway *parts)
 {
-    bool computes = parts->part[parts->n - 1].kind == HEARTH_EXCHANGE_SUM_F32;
+    bool computes = parts->n > 0 && parts->part[parts->n - 1].kind == HEARTH_EXCHANGE_SUM_F32;
     return computes ? RANKS_COMPUTES_NS : RANKS_WAITS_NS;
 }
 
@@ -181,7 +181,7 @@ static void ranks_sum(hth_ranks *ranks)
     }
     struct pollfd p = {.fd = hearth_exchange_fd(ranks->exchange), .events = POLLIN};
     for (bool more = true; (more || parts->n > 0) && ranks->err == HTH_OK;) {
-        const struct timespec moment = {0, parts->n > 0 ? ranks_moment_ns(parts) : 0};
+        const struct timespec moment = {0, ranks_moment_ns(parts)};
         bool there = parts->n == 0 || ppoll(&p, more ? 1 : 0, &moment, NULL) > 0;
         if (there && parts->n < RANKS_MOST) {
             more = ranks_starts(ranks, parts, RANKS_MS);

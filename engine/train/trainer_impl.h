@@ -217,9 +217,9 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
 // hth_trainer_pass_us is what the last one took.
 void hth_trainer_pass_none(hth_trainer *trainer);
 double hth_trainer_pass_us(const hth_trainer *trainer);
-// hth_trainer_update makes the step, with summed[k] in the place of the k-th, gradients times
-// `factor` (NULL: with what the pass left in the slots). It reads no samples, but a device may be
-// given them. hth_trainer_update_us is what the last one took.
+// hth_trainer_update makes the step with summed[k] in the place of the k-th, where gradients count
+// times `factor`, or, if `summed` is NULL, with what the pass left in the slots. It reads no
+// samples, but a device may be given them. hth_trainer_update_us is what the last one took.
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_sums *sums, const float *const *summed, double factor);
 double hth_trainer_update_us(const hth_trainer *trainer);
