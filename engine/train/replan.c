@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/compare.h"
 #include "base/log.h"
+#include "base/spin.h"
 #include "base/thread.h"
 #include "planner/plan_walk.h"
 #include "runtime/compile/compile.h"
@@ -12,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define REPLAN_OFF         0.05 // of the predicted time: further away it was wrong
 #define REPLAN_GAIN        0.01 // of the time, to change the plan
@@ -19,6 +21,8 @@
 #define REPLAN_CORRECTIONS 4    // in a job
 #define REPLAN_ROUNDS      8    // of a search, each with a seed of its own
 #define REPLAN_ROUND_MS    500
+#define REPLAN_REST        10 // times the last round, while requests need the processors
+#define REPLAN_LOOK_US     20000
 
 const hth_trainer_phase *hth_replan_phase(const hth_trainer *trainer)
 {
@@ -54,12 +58,29 @@ bool hth_trainer_plans(const hth_trainer *trainer)
 
 // Searching.
 
+// Steps that requests meet have the lowest priority too (train_overlap.h), and the search would
+// take half of the processor that they are left.
+static void watch_rest(hth_replan *replan, uint64_t round_ns)
+{
+    uint64_t now_ns = hth_real_ns(), until_ns = hth_real_after(REPLAN_REST * round_ns);
+    while (!replan->stop && now_ns < until_ns && now_ns < hth_spin_suspended_until()) {
+        replan->rests = 1;
+        usleep(REPLAN_LOOK_US);
+        now_ns = hth_real_ns();
+    }
+}
+
 static void watch_search(void *ctx)
 {
     hth_replan *w = ctx;
+    uint64_t from_ns = hth_real_ns();
     hth_thread_low();
     for (int round = 0; round < w->rounds && !w->stop; round++) {
         hth_plan *plan;
+        if (round > 0) {
+            watch_rest(w, hth_real_ns() - from_ns);
+            from_ns = hth_real_ns();
+        }
         w->options.seed++;
         if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
             continue; // nothing found this time
@@ -88,7 +109,7 @@ hth_err hth_replan_search(hth_trainer *trainer, uint64_t bytes, int rounds)
     w->options = p->options;
     w->options.limit_ms = w->once ? p->options.limit_ms : REPLAN_ROUND_MS;
     w->rounds = rounds;
-    w->done = w->stop = 0;
+    w->done = w->stop = w->rests = 0;
     err = hth_thread_start("replan", watch_search, w, &w->thread);
     w->searching = err == HTH_OK;
     if (err != HTH_OK) {

@@ -5,12 +5,13 @@
 // Design notes
 // The plan that a job begins with was found in a second, with times of nodes that were measured
 // alone. While the job runs, two things make it better. A thread of low priority goes on searching,
-// in short rounds so that it can be stopped. And where the median of the last steps is further from
-// the predicted time than WATCH_OFF, a few steps are measured instruction by instruction, the
-// nodes' times become what they take in this step, the link's speeds what it has in this step, and
-// the search begins again with those. A plan that is predicted to be better by WATCH_GAIN takes the
-// place of the old one between two steps. Of a batch in parts, that is the step that adds up
-// gradients: all but one part run it, and the slots that other steps rely on are not its own. Nodes
+// in short rounds so that it can be stopped, with rests while requests meet the job's steps. And
+// where the median of the last steps is further from the predicted time than REPLAN_OFF, a few
+// steps are measured instruction by instruction, the nodes' times become what they take in this
+// step, the link's speeds what it has in this step, and the search begins again with those. A plan
+// that is predicted to be better by REPLAN_GAIN takes the place of the old one between two steps.
+// Of a batch in parts, that is the step that adds up gradients: all but one part run it, and the
+// slots that other steps rely on are not its own. Nodes
 // keep their algorithms: whatever is offloaded or computed again instead, all bits stay the same.
 // For the same reason a job leaves nothing of this behind: what one took must not choose the
 // algorithms of the next, nor of the same one when it goes on from a checkpoint. `bench`, which is
@@ -50,8 +51,8 @@ typedef struct hth_replan {
     int corrections, swaps;
     // the search
     pthread_t thread;
-    atomic_int done, stop;
-    hth_problem problem; // with the algorithms in use only
+    atomic_int done, stop, rests; // rests: it let requests pass at least once
+    hth_problem problem;          // with the algorithms in use only
     hth_plan_options options;
     int rounds; // each with a seed of its own
     hth_plan *found;

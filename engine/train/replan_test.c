@@ -124,6 +124,35 @@ static void searches_are_stopped(void **state)
     rig_close(&r);
 }
 
+// Between two rounds the search rests while requests need the processors, but not for ever, and
+// not once it is to stop.
+static void searches_let_requests_pass(void **state)
+{
+    rig r;
+    rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, false);
+    rig_step(&r);
+    hth_replan *w = &r.t->replan;
+    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 2));
+    while (!w->done) {
+        usleep(1000);
+    }
+    assert_int_equal(w->rests, 0);
+    hth_replan_end(r.t);
+    hth_spin_suspend(hth_real_after(600000000000u));
+    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 2));
+    while (!w->done) {
+        usleep(1000);
+    }
+    assert_int_equal(w->rests, 1);
+    hth_replan_end(r.t);
+    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 1000000));
+    while (!w->rests && !w->done) {
+        usleep(1000);
+    }
+    hth_replan_stop(r.t);
+    rig_close(&r);
+}
+
 // What nodes and copies took in one job's steps is what the next one is planned with: here a third
 // more than alone, and half the link's speed, as if measured.
 static void steps_are_remembered(void **state)
@@ -175,6 +204,7 @@ int main(void)
         cmocka_unit_test(correction_can_be_asked_for),
         cmocka_unit_test(better_plans_are_taken_over),
         cmocka_unit_test(searches_are_stopped),
+        cmocka_unit_test(searches_let_requests_pass),
         cmocka_unit_test(steps_are_remembered), // last: it changes what is known
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
