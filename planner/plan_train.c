@@ -41,13 +41,23 @@ static hth_err train_too_big(const hth_problem *problem, const hth_plan_options 
     return hth_plan_refuse(problem, found, hth_policy_name(options->policy));
 }
 
+double hth_plan_limit_ms(const hth_problem *problem)
+{
+    double more = TRAIN_NODE_MS * fmax(problem->n_nodes - TRAIN_NODES, 0);
+    return fmin(TRAIN_LIMIT_MS + more, TRAIN_MAX_MS);
+}
+
 // The time that the search may take.
 static double train_limit_ms(const hth_problem *problem, const hth_plan_options *options)
 {
-    double more = TRAIN_NODE_MS * fmax(problem->n_nodes - TRAIN_NODES, 0);
-    double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MAX_MS);
+    double limit_ms = hth_plan_limit_ms(problem);
     limit_ms = options->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
     return options->limit_ms > 0 ? options->limit_ms : limit_ms;
+}
+
+static bool train_canceled(const hth_plan_options *options)
+{
+    return options->cancel != NULL && *options->cancel != 0;
 }
 
 // A plan on its way: what came of one round, or of one of the best few of its modes.
@@ -239,7 +249,10 @@ static hth_err train_rounds(const hth_problem *problem, hth_step *step,
         double past_ms = (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
         bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
         bool once = options->any || !hth_policy_searches(options->policy);
-        if (err != HTH_OK || late || (fits && (round > 0 || once)) ||
+        if (err == HTH_OK && best == NULL && train_canceled(options)) {
+            err = train_too_big(problem, options, *found);
+        }
+        if (err != HTH_OK || late || train_canceled(options) || (fits && (round > 0 || once)) ||
             (best != NULL && options->policy == HTH_POLICY_OPTIMAL)) {
             break;
         }
@@ -324,7 +337,8 @@ static hth_err train_search(const hth_problem *problem, hth_step *step,
     search.fits_first = which == TRAIN_OTHER;
     search.d.hurries = search.fits_first || (options->from != NULL && options->from->hurries);
     hth_err err = train_rounds(problem, step, options, &search, last, found, out);
-    if (hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG)) {
+    bool goes = !train_canceled(options) && (err == HTH_OK || err == HTH_ETOOBIG);
+    if (hth_policy_searches(options->policy) && goes) {
         err = train_greedy(problem, step, options, &search, found, out);
     }
     hth_search_close(&search);
@@ -388,7 +402,8 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
     hth_plan_options more = *options;
     uint64_t start_ns = hth_plan_work_now_ns();
     hth_err err = train_search(problem, step, options, TRAIN_FIRST, dual, found, out);
-    bool more_wanted = !options->any && (err == HTH_OK || err == HTH_ETOOBIG);
+    bool more_wanted =
+        !options->any && !train_canceled(options) && (err == HTH_OK || err == HTH_ETOOBIG);
     if (hth_policy_searches(options->policy) && more_wanted) {
         err = train_rest(problem, step, options, start_ns, dual, found, out);
     }
@@ -398,7 +413,8 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
     for (int k = 0; k < HTH_N_POLICIES && parts && options->from == NULL; k++) {
         hth_plan *part = NULL;
         more.policy = (hth_policy)k;
-        if (!train_part(options->policy, more.policy) || (err != HTH_OK && err != HTH_ETOOBIG)) {
+        if (!train_part(options->policy, more.policy) || train_canceled(options) ||
+            (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;
         }
         hth_err part_err = train_policy(problem, step, &more, dual, found, &part);
@@ -406,7 +422,7 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
         err = *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
     }
-    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) &&
+    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) && !train_canceled(options) &&
         step->floor_bytes <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
@@ -450,7 +466,7 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns(), found = UINT64_MAX;
     *out = NULL;
     HTH_TRY(hth_step_init(&step, problem));
-    hth_plan_work_begin(train_limit_ms(problem, options));
+    hth_plan_work_begin(train_limit_ms(problem, options), options->cancel);
     bool below = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
     hth_err err = (below ? train_below : train_policy)(problem, &step, options, &dual, &found, out);
     if (err == HTH_OK) {

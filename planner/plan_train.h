@@ -6,6 +6,8 @@
 
 #include "planner/plan_schedule.h"
 
+#include <stdatomic.h>
+
 // Policies. All work on the same costs, in the same simulator and under the same time limit.
 typedef enum hth_policy {
     HTH_POLICY_HEARTH,    // everything below, jointly
@@ -45,7 +47,11 @@ typedef struct hth_plan_options {
                             // other one follows then, the same on every machine; 0: any
     bool any; // the first plan that fits will do: nothing is spent on a faster one, nor on proving
               // how good it is, and a refusal costs the limit twice
+    const atomic_int *cancel; // not 0: it ends soon, with a plan that is `stopped` or none; or NULL
 } hth_plan_options;
+
+// hth_plan_limit_ms is the limit of a search (not optimal) whose options leave it open.
+double hth_plan_limit_ms(const hth_problem *problem);
 
 // hth_plan_train plans the step problem within problem->budget (external tensors are not counted).
 // HTH_ETOOBIG: the policy finds nothing that fits; the detail is hth_plan_refuse's. Policy optimal:

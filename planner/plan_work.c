@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 
+#include <stddef.h>
+
 #define WORK_LOOK 16            // looks at this clock between two at the real one
 #define WORK_HOUR 3600000000000 // ns
 
@@ -21,7 +23,9 @@ uint64_t hth_plan_work_now_ns(void)
     hth_plan_work *work = &hth_plan_work_here;
     uint64_t ps = 0;
     if (work->stop_ns > 0 && !work->stopped && ++work->looks % WORK_LOOK == 0) {
-        work->stopped = hth_now_ns() >= work->stop_ns;
+        work->stopped =
+            hth_now_ns() >= work->stop_ns ||
+            (work->cancel != NULL && atomic_load_explicit(work->cancel, memory_order_relaxed) != 0);
     }
     for (int i = 0; i < HTH_N_WORK_KINDS; i++) {
         ps += work->count[i] * work_rate[i];
@@ -29,11 +33,12 @@ uint64_t hth_plan_work_now_ns(void)
     return ps / 1000 + (work->stopped ? WORK_HOUR : 0);
 }
 
-void hth_plan_work_begin(double limit_ms)
+void hth_plan_work_begin(double limit_ms, const atomic_int *cancel)
 {
     double ms = HTH_WORK_BACKSTOP * limit_ms;
     ms = ms > HTH_WORK_BACKSTOP_MIN ? ms : HTH_WORK_BACKSTOP_MIN;
     hth_plan_work_here.stop_ns = hth_now_ns() + (uint64_t)(ms * 1e6);
+    hth_plan_work_here.cancel = cancel;
     hth_plan_work_here.looks = 0;
     hth_plan_work_here.stopped = false;
 }
@@ -42,6 +47,7 @@ bool hth_plan_work_end(void)
 {
     bool stopped = hth_plan_work_here.stopped;
     hth_plan_work_here.stop_ns = 0;
+    hth_plan_work_here.cancel = NULL;
     hth_plan_work_here.stopped = false;
     return stopped;
 }

@@ -7,6 +7,7 @@
 #ifndef HTH_PLANNER_PLAN_WORK_H
 #define HTH_PLANNER_PLAN_WORK_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,6 +35,7 @@ typedef enum hth_plan_work_kind {
 typedef struct hth_plan_work {
     uint64_t count[HTH_N_WORK_KINDS]; // all that this thread has done
     uint64_t stop_ns;                 // of the real clock, 0: none
+    const atomic_int *cancel;         // not 0: it stops, too; may be NULL
     unsigned looks;
     bool stopped;
 } hth_plan_work;
@@ -47,11 +49,12 @@ static inline void hth_plan_work_add(hth_plan_work_kind kind, int64_t n)
 }
 
 // hth_plan_work_now_ns returns what this thread has done, as the nanoseconds that it takes on the
-// machine of the rates; once the real clock has stopped it, an hour more.
+// machine of the rates; once it is stopped, an hour more.
 uint64_t hth_plan_work_now_ns(void);
-// hth_plan_work_begin has the real clock stop what follows after HTH_WORK_BACKSTOP times limit_ms.
-// hth_plan_work_end returns whether it has, and lets go of it.
-void hth_plan_work_begin(double limit_ms);
+// hth_plan_work_begin has the real clock stop what follows after HTH_WORK_BACKSTOP times limit_ms,
+// and *cancel (NULL: none) as soon as it is not 0. hth_plan_work_end returns whether one has, and
+// lets go of them.
+void hth_plan_work_begin(double limit_ms, const atomic_int *cancel);
 bool hth_plan_work_end(void);
 
 #endif
