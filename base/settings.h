@@ -210,6 +210,9 @@ typedef enum hth_setting_change {
     X(TRAIN_CANCELED_DAYS, "train.canceled_days", COUNT, 7, 0, 36500, LIVE,                        \
       "days in which a canceled training job can be resumed; then `hearth gc` removes its "        \
       "checkpoint")                                                                                \
+    X(TRAIN_REPLAN_SHARE, "train.replan_share", REAL, 0.02, 0, 1, LIVE,                            \
+      "max share of a training job's predicted time that the search for better plans works, at "   \
+      "the lowest priority, while the job runs; 0: no search")                                     \
     X(FAIR_PATIENCE, "fair.patience", REAL, 2, 0, 86400, LIVE,                                     \
       "seconds that a tenant without a running job waits before another's is paused; 0: forever")  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \

@@ -130,6 +130,19 @@ static void follow_early(hth_follow *follow, const json_t *early)
     }
 }
 
+// follow_replanned says that steps are planned to be faster from now on.
+static void follow_replanned(hth_follow *follow, const json_t *swap)
+{
+    if (follow->lines) {
+        hth_progress_fini(&follow->bar);
+        fprintf(stderr,
+                "hearth: a better plan after step %.0f: %.4g ms a step predicted in place of "
+                "%.4g ms\n",
+                follow_number(swap, "step"), follow_number(swap, "to_ms"),
+                follow_number(swap, "from_ms"));
+    }
+}
+
 // follow_seeded shows how far k-means++ is.
 static void follow_seeded(hth_follow *follow, const json_t *json)
 {
@@ -148,6 +161,8 @@ void hth_follow_event(hth_follow *follow, const char *what, uint64_t done, uint6
         fprintf(stderr, "hearth: %s\n", warning);
     } else if (json_object_get(o, "early_stop") != NULL) {
         follow_early(follow, json_object_get(o, "early_stop"));
+    } else if (json_object_get(o, "replanned") != NULL) {
+        follow_replanned(follow, json_object_get(o, "replanned"));
     } else if (json_object_get(o, "step") != NULL) {
         follow_step(follow, o, done, total);
     } else if (json_object_get(o, "seeded") != NULL) {

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/compare.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "base/spin.h"
 #include "base/thread.h"
 #include "planner/plan_walk.h"
@@ -15,13 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REPLAN_OFF         0.05 // of the predicted time: further away it was wrong
-#define REPLAN_GAIN        0.01 // of the time, to change the plan
-#define REPLAN_SLACK       1.01 // times the time that no plan can beat: not worth a search
-#define REPLAN_CORRECTIONS 4    // in a job
-#define REPLAN_ROUNDS      8    // of a search, each with a seed of its own
-#define REPLAN_ROUND_MS    500
-#define REPLAN_REST        10 // times the last round, while requests need the processors
+#define REPLAN_OFF         0.05  // of the predicted time: further away it was wrong
+#define REPLAN_GAIN        0.005 // of the time, to change the plan, ..
+#define REPLAN_WORTH       2     // .. and times what changing over costs, in all steps left
+#define REPLAN_CORRECTIONS 4     // in a job
+#define REPLAN_LIMITS      40    // times a first search's limit: what all searches do at most
+#define REPLAN_SLICE_MS    500   // of a search for another budget
+#define REPLAN_REST        10    // times a slice's limit, before it, while requests come
 #define REPLAN_LOOK_US     20000
 
 const hth_trainer_phase *hth_replan_phase(const hth_trainer *trainer)
@@ -56,14 +57,57 @@ bool hth_trainer_plans(const hth_trainer *trainer)
     return w->searching || w->n_samples >= 0 || (w->on && !w->refined);
 }
 
+hth_train_swap hth_trainer_swap(const hth_trainer *trainer)
+{
+    return trainer->replan.last;
+}
+
 // Searching.
 
-// Steps that requests meet have the lowest priority too (train_overlap.h), and the search would
-// take half of the processor that they are left.
-static void watch_rest(hth_replan *replan, uint64_t round_ns)
+// watch_misses: the job goes on as it is.
+static hth_err watch_misses(const char *what)
 {
-    uint64_t now_ns = hth_real_ns(), until_ns = hth_real_after(REPLAN_REST * round_ns);
-    while (!replan->stop && now_ns < until_ns && now_ns < hth_spin_suspended_until()) {
+    hth_log(WARN, SERVER, "train", "a job %s: %s", what, hth_err_detail());
+    return HTH_OK;
+}
+
+// What the phase that is watched takes at most with a plan that is worth changing over to.
+static double watch_enough_us(const hth_trainer *trainer)
+{
+    const hth_replan *w = &trainer->replan;
+    double now_us = hth_replan_program(trainer)->plan->predicted_us, gain_us = REPLAN_GAIN * now_us;
+    double left = (double)w->steps - (double)trainer->counter,
+           cost_us = hth_replan_cost_us(trainer);
+    double runs = trainer->shapes[0].parts > 1 ? (double)trainer->shapes[0].parts - 1 : 1;
+    if (w->steps > 0) {
+        gain_us = fmax(gain_us, REPLAN_WORTH * cost_us / (runs * fmax(left, 1)));
+    }
+    return now_us - gain_us;
+}
+
+// How much work a search may do now.
+static double watch_limit_ms(const hth_trainer *trainer)
+{
+    const hth_replan *w = &trainer->replan;
+    double share = hth_setting_real(HTH_SET_TRAIN_REPLAN_SHARE);
+    double left = (double)w->steps - (double)trainer->counter;
+    double limit_ms = REPLAN_LIMITS * hth_plan_limit_ms(&hth_replan_program(trainer)->problem);
+    limit_ms -= w->work_ms;
+    if (w->steps > 0) {
+        double job_ms = left * hth_trainer_predicted_us(trainer) / 1e3;
+        limit_ms = fmin(limit_ms, share * job_ms - w->total_ms);
+    }
+    return share > 0 ? limit_ms : 0;
+}
+
+// Steps that requests meet have the lowest priority too (train_overlap.h), and the search would
+// take half of the processor that they are left. Nobody waits for one of several slices.
+static void watch_rest(hth_replan *replan)
+{
+    double rest_ms = REPLAN_REST * replan->refine.slice_ms;
+    uint64_t now_ns = hth_real_ns(), until_ns = hth_real_after((uint64_t)(rest_ms * 1e6));
+    bool patient = replan->refine.limit_ms > replan->refine.slice_ms;
+    while (patient && !replan->stop && now_ns < until_ns && now_ns < hth_spin_suspended_until()) {
         replan->rests = 1;
         usleep(REPLAN_LOOK_US);
         now_ns = hth_real_ns();
@@ -73,29 +117,17 @@ static void watch_rest(hth_replan *replan, uint64_t round_ns)
 static void watch_search(void *ctx)
 {
     hth_replan *w = ctx;
-    uint64_t from_ns = hth_real_ns();
     hth_thread_low();
-    for (int round = 0; round < w->rounds && !w->stop; round++) {
-        hth_plan *plan;
-        if (round > 0) {
-            watch_rest(w, hth_real_ns() - from_ns);
-            from_ns = hth_real_ns();
-        }
-        w->options.seed++;
-        if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
-            continue; // nothing found this time
-        }
-        if (w->found == NULL || plan->predicted_us < w->found->predicted_us) {
-            hth_plan_free(w->found);
-            w->found = plan;
-        } else {
-            hth_plan_free(plan);
-        }
+    while (w->stop == 0 && w->refine.us > w->enough_us && !hth_refine_over(&w->refine)) {
+        watch_rest(w);
+        (void)hth_refine_slice(&w->refine);
     }
     w->done = 1;
 }
 
-hth_err hth_replan_search(hth_trainer *trainer, uint64_t bytes, int rounds)
+// watch_start begins to search for limit_ms from a plan of the step that is watched.
+static hth_err watch_start(hth_trainer *trainer, uint64_t bytes, const hth_plan *from,
+                           double slice_ms, double limit_ms)
 {
     hth_replan *w = &trainer->replan;
     const hth_trainer_phase *s = hth_replan_phase(trainer);
@@ -106,28 +138,46 @@ hth_err hth_replan_search(hth_trainer *trainer, uint64_t bytes, int rounds)
     hth_free(only);
     HTH_TRY(err);
     w->problem.budget = p->plan->resident_bytes + bytes - s->slots_bytes;
-    w->options = p->options;
-    w->options.limit_ms = w->once ? p->options.limit_ms : REPLAN_ROUND_MS;
-    w->rounds = rounds;
+    hth_plan_options options = p->options;
+    options.seed += (uint64_t)w->slices;
+    options.cancel = &w->stop;
     w->done = w->stop = w->rests = 0;
-    err = hth_thread_start("replan", watch_search, w, &w->thread);
-    w->searching = err == HTH_OK;
-    if (err != HTH_OK) {
-        hth_problem_fini(&w->problem);
-    }
+    HTH_GOTO(hth_refine_open(&w->refine, &w->problem, &options, from, slice_ms, limit_ms), fail);
+    HTH_GOTO(hth_thread_start("replan", watch_search, w, &w->thread), fail);
+    w->searching = true;
+    return HTH_OK;
+fail:
+    hth_refine_close(&w->refine);
+    hth_problem_fini(&w->problem);
     return err;
 }
 
+hth_err hth_replan_search(hth_trainer *trainer, uint64_t bytes)
+{
+    const hth_plan none = {.predicted_us = INFINITY};
+    double once_ms = hth_replan_program(trainer)->options.limit_ms;
+    once_ms = once_ms > 0 ? once_ms : hth_plan_limit_ms(&hth_replan_program(trainer)->problem);
+    double slice_ms = trainer->replan.once ? once_ms : REPLAN_SLICE_MS;
+    trainer->replan.enough_us = 0;
+    return watch_start(trainer, bytes, &none, slice_ms, slice_ms);
+}
+
+// watch_begin searches for a plan in the memory that the job has now (trainer_resize.c asks for
+// more), if one can be fast enough.
 static hth_err watch_begin(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     const hth_plan *plan = hth_replan_program(trainer)->plan;
+    double limit_ms = watch_limit_ms(trainer);
+    double slice_ms = hth_plan_limit_ms(&hth_replan_program(trainer)->problem);
     w->refined = true;
-    if (plan->predicted_us <= plan->lower_bound_us * REPLAN_SLACK) {
+    w->enough_us = watch_enough_us(trainer);
+    if (w->enough_us <= plan->lower_bound_us || (limit_ms < slice_ms && !w->once)) {
         return HTH_OK;
     }
-    // What the job has now, and no more: trainer_resize.c asks for more.
-    return hth_replan_search(trainer, trainer->memory_bytes, w->once ? 1 : REPLAN_ROUNDS);
+    hth_err err = w->once ? hth_replan_search(trainer, trainer->memory_bytes)
+                          : watch_start(trainer, trainer->memory_bytes, plan, slice_ms, limit_ms);
+    return err != HTH_OK && !w->once ? watch_misses("searches for no better plan") : err;
 }
 
 static void watch_join(hth_replan *replan)
@@ -135,14 +185,14 @@ static void watch_join(hth_replan *replan)
     if (replan->searching) {
         hth_thread_join(replan->thread);
         replan->searching = false;
+        replan->slices += replan->refine.slices;
     }
 }
 
 static void watch_forget(hth_replan *replan)
 {
-    hth_plan_free(replan->found);
+    hth_refine_close(&replan->refine);
     hth_problem_fini(&replan->problem);
-    replan->found = NULL;
 }
 
 void hth_replan_stop(hth_trainer *trainer)
@@ -150,9 +200,11 @@ void hth_replan_stop(hth_trainer *trainer)
     hth_replan *w = &trainer->replan;
     w->stop = 1;
     watch_join(w);
+    w->total_ms += w->resizes ? 0 : w->refine.work_ms;
     watch_forget(w);
     hth_replan_samples_free(w);
     w->n_us = 0;
+    w->work_ms = 0;
     w->refined = false;
     w->resizes = w->unwanted = false;
 }
@@ -164,8 +216,8 @@ hth_err hth_replan_take(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     hth_program *p = hth_replan_program(trainer);
-    HTH_TRY(hth_plan_verify(&w->problem, w->found));
-    HTH_TRY(hth_program_replan(trainer->ms->site, p, &w->problem, &w->found));
+    HTH_TRY(hth_plan_verify(&w->problem, w->refine.best));
+    HTH_TRY(hth_program_replan(trainer->ms->site, p, &w->problem, &w->refine.best));
     hth_trainer_place(trainer, &trainer->shapes[0]);
     w->swaps++;
     w->n_us = 0;
@@ -180,15 +232,25 @@ void hth_replan_end(hth_trainer *trainer)
     trainer->replan.resizes = trainer->replan.unwanted = false;
 }
 
+// watch_finish takes what was found over, if it is worth it, and goes on from there with what is
+// left of the work, unless somebody has stopped the search.
 static hth_err watch_finish(hth_trainer *trainer)
 {
     hth_replan *w = &trainer->replan;
     watch_join(w);
-    double now = hth_replan_program(trainer)->plan->predicted_us;
-    bool better = w->found != NULL && w->found->predicted_us < now * (1 - REPLAN_GAIN);
+    double from_us = hth_trainer_predicted_us(trainer);
+    bool better = w->refine.best != NULL && w->refine.us <= watch_enough_us(trainer);
+    w->work_ms += w->refine.work_ms;
+    w->total_ms += w->refine.work_ms;
     hth_err err = better ? hth_replan_take(trainer) : HTH_OK;
+    if (better && err == HTH_OK) {
+        w->last =
+            (hth_train_swap){(int64_t)trainer->counter, from_us, hth_trainer_predicted_us(trainer)};
+        w->refined = w->once || w->stop != 0;
+    }
     hth_replan_end(trainer);
-    return err == HTH_ENOTSUP ? HTH_OK : err; // the job goes on as it is
+    bool goes_on = err == HTH_ENOTSUP || err == HTH_ENOMEM || err == HTH_EIO;
+    return goes_on ? watch_misses("takes no better plan") : err;
 }
 
 static bool watch_is_off(const hth_trainer *trainer)
@@ -226,6 +288,7 @@ hth_err hth_replan_step(hth_trainer *trainer, double us, double one_us)
             return HTH_OK;
         }
         HTH_TRY(hth_replan_learn(trainer));
+        w->work_ms = 0;
         HTH_TRY(w->only ? HTH_OK : watch_begin(trainer));
         return w->once ? watch_finish(trainer) : HTH_OK;
     }

@@ -4,14 +4,16 @@
 //
 // Design notes
 // The plan that a job begins with was found in a second, with times of nodes that were measured
-// alone. While the job runs, two things make it better. A thread of low priority goes on searching,
-// in short rounds so that it can be stopped, with rests while requests meet the job's steps. And
-// where the median of the last steps is further from the predicted time than REPLAN_OFF, a few
-// steps are measured instruction by instruction, the nodes' times become what they take in this
-// step, the link's speeds what it has in this step, and the search begins again with those. A plan
-// that is predicted to be better by REPLAN_GAIN takes the place of the old one between two steps.
-// Of a batch in parts, that is the step that adds up gradients: all but one part run it, and the
-// slots that other steps rely on are not its own. Nodes
+// alone. While the job runs, two things make it better. A thread of low priority goes on searching
+// (planner/plan_refine.h), for a bounded work, and for no more than a small share of the time that
+// the job's steps will take (train.replan_share); what it finds ends it, and it goes on from there.
+// Before a slice it rests while requests meet the job's steps. And where the median of the last
+// steps is further from the predicted time than REPLAN_OFF, a few steps are measured instruction by
+// instruction, the nodes' times become what they take in this step, the link's speeds what it has
+// in this step, and the search begins again with those. A plan that is predicted to be better by
+// REPLAN_GAIN, and by more in the steps that are left than changing over costs, takes the place of
+// the old one between two steps. Of a batch in parts, that is the step that adds up gradients: all
+// but one part run it, and the slots that other steps rely on are not its own. Nodes
 // keep their algorithms: whatever is offloaded or computed again instead, all bits stay the same.
 // For the same reason a job leaves nothing of this behind: what one took must not choose the
 // algorithms of the next, nor of the same one when it goes on from a checkpoint. `bench`, which is
@@ -21,6 +23,7 @@
 #ifndef HTH_ENGINE_TRAIN_REPLAN_H
 #define HTH_ENGINE_TRAIN_REPLAN_H
 
+#include "planner/plan_refine.h"
 #include "runtime/program.h"
 #include "engine/train/train.h"
 
@@ -43,19 +46,22 @@ typedef struct hth_replan {
     uint64_t delay_ns;                  // hth_thread_delay_ns, then
     bool busy[HTH_REPLAN_SAMPLES];      // it waited for processors
     bool calm;                          // most of the steps agreed, and nothing else ran
-    bool once;                          // the search is one round, and is waited for
+    bool once;                          // the search is one slice, and is waited for
     bool only;                          // no search at all: what is measured is only learned
     bool refined, searching;            // refined: a search with the present times was begun
     bool resizes, unwanted; // the search is for more or less memory; it is for nothing by now
     int64_t steps_left;     // .. of a job that makes so many steps more; 0: less
     int corrections, swaps;
+    int64_t steps;            // that the job makes in all; 0: not known
+    hth_train_swap last;      // the last better plan
+    double work_ms, total_ms; // that searches did with the present times; and since the job began
+    int slices;               // that they were: each has a seed of its own
     // the search
     pthread_t thread;
     atomic_int done, stop, rests; // rests: it let requests pass at least once
     hth_problem problem;          // with the algorithms in use only
-    hth_plan_options options;
-    int rounds; // each with a seed of its own
-    hth_plan *found;
+    hth_refine refine;            // of that problem; best: what was found
+    double enough_us;             // a plan that is so fast ends it
 } hth_replan;
 
 struct hth_trainer;
@@ -64,7 +70,7 @@ struct hth_trainer;
 hth_err hth_replan_step(struct hth_trainer *trainer, double us, double one_us);
 // hth_replan_correct has the next HTH_REPLAN_SAMPLES steps (of batches in one part) measured, and
 // at the end of the last one does for once what a job does: times become the measured ones, and a
-// plan that the search finds with these in one round of the time that the first plan had is taken
+// plan that the search finds with these in one slice of the time that the first plan had is taken
 // over.
 hth_err hth_replan_correct(struct hth_trainer *trainer);
 // hth_replan_see has the next `steps` (of batches in one part, at most HTH_REPLAN_SAMPLES)
@@ -76,11 +82,11 @@ hth_err hth_replan_see(struct hth_trainer *trainer, int steps);
 hth_err hth_replan_remember(struct hth_trainer *trainer);
 // hth_replan_measures says whether every run of `program` is measured now, for the watch.
 bool hth_replan_measures(const struct hth_trainer *trainer, const hth_program *program);
-// hth_replan_search begins a search for a plan with which the job takes `bytes` of the device at
-// most. hth_replan_take has the plan that was found take the place of the present one,
-// hth_replan_end ends a search that is done. On error all is as before; HTH_ENOTSUP: it is no plan
-// for this job.
-hth_err hth_replan_search(struct hth_trainer *trainer, uint64_t bytes, int rounds);
+// hth_replan_search begins a search, of one slice, for a plan with which the job takes `bytes` of
+// the device at most. hth_replan_take has the plan that was found take the place of the present
+// one, hth_replan_end ends a search that is done. On error all is as before; HTH_ENOTSUP: it is no
+// plan for this job.
+hth_err hth_replan_search(struct hth_trainer *trainer, uint64_t bytes);
 hth_err hth_replan_take(struct hth_trainer *trainer);
 void hth_replan_end(struct hth_trainer *trainer);
 // hth_replan_stop ends the search; before the program that is watched goes.

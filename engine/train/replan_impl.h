@@ -14,6 +14,9 @@ double hth_replan_median(const double *values, int count);
 // hth_replan_choices allocates the algorithm that each node has now.
 hth_err hth_replan_choices(const hth_program *program, int **out);
 
+// hth_replan_cost_us is about what changing over to another plan costs.
+double hth_replan_cost_us(const hth_trainer *trainer);
+
 // hth_replan_measure begins to measure `steps` steps; hth_replan_sample takes one of them over,
 // which took `us`; hth_replan_learn, after the last one, has the problem's times be the measured
 // ones.

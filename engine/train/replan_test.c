@@ -3,9 +3,13 @@
 // place of the old one between two steps, and no bit of a loss changes.
 #include "tests/rig/trainer_rig.h"
 
+#include "base/settings.h"
 #include "base/spin.h"
 
+#include <limits.h>
+
 #define SAMPLES 16
+#define MANY    INT64_C(1000000000) // steps: any gain is worth it
 
 static void rig_open(rig *r, hth_policy policy, const char *budget, int64_t parts, bool replan)
 {
@@ -105,6 +109,103 @@ static void better_plans_are_taken_over(void **state)
     check_taken_over(2);
 }
 
+// From a plan of hardly any search, for as long as there is work to do and steps to make.
+static void quick_plans_are_refined(void **state)
+{
+    rig a, b;
+    rig_make(&a, &unet, SAMPLES, HTH_POLICY_HEARTH);
+    rig_make(&b, &unet, SAMPLES, HTH_POLICY_HEARTH);
+    a.spec.budget = b.spec.budget = "600000";
+    a.spec.plan.limit_ms = b.spec.plan.limit_ms = 1e-3;
+    a.t->replan.on = true;
+    a.t->replan.steps = MANY;
+    a.t->replan.corrections = INT_MAX; // predictions stay what they are
+    rig_prepare(&a);
+    rig_prepare(&b);
+    double first = hth_trainer_predicted_us(a.t), before = first;
+    assert_true(hth_trainer_predicted_us(b.t) == first && hth_trainer_swap(a.t).step == 0);
+    for (int after = 0, swaps = 0; after < 5;) {
+        float x = rig_step(&a), y = rig_step(&b);
+        assert_memory_equal(&x, &y, sizeof x);
+        after += swaps > 0;
+        if (hth_trainer_swaps(a.t) > swaps) {
+            hth_train_swap swap = hth_trainer_swap(a.t);
+            swaps = hth_trainer_swaps(a.t);
+            assert_true(swap.step == (int64_t)a.t->counter && swap.from_us == before);
+            assert_true(swap.to_us == hth_trainer_predicted_us(a.t));
+            assert_true(swap.to_us <= swap.from_us * 0.995);
+            assert_true(a.t->replan.work_ms > 0 && a.t->replan.slices > 0);
+            before = swap.to_us;
+        } else if (after == 0) {
+            usleep(1000); // the search has the lowest priority
+        }
+    }
+    print_message("# %.0f us, then %.0f us\n", first, before);
+    rig_same_state(&a, &b);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+// With few steps left, or if nothing may be spent, there is no search at all; a search that is
+// running ends with the work that it may do.
+static void searches_are_bounded(void **state)
+{
+    for (int k = 0; k < 3; k++) {
+        rig r;
+        rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, true);
+        hth_plan *plan = r.t->shapes[0].apply.program->plan;
+        double work_ms = hth_plan_limit_ms(&r.t->shapes[0].apply.program->problem);
+        plan->predicted_us *= 2;
+        r.t->replan.steps = k == 0 ? 40 : MANY;
+        assert_ok(hth_setting_set("train.replan_share", k == 1 ? "0" : "0.02"));
+        if (k == 2) { // what is left is a slice less than a slice
+            r.t->replan.work_ms = 39.5 * work_ms;
+        }
+        for (int i = 0; i < 4; i++) {
+            rig_step(&r);
+        }
+        assert_false(hth_trainer_plans(r.t));
+        assert_int_equal(r.t->replan.slices, 0);
+        rig_close(&r);
+    }
+    assert_ok(hth_setting_set("train.replan_share", "0.02"));
+}
+
+// Without host memory the job goes on with the plan that it has.
+static void no_host_memory(void **state)
+{
+    rig a, b;
+    rig_open(&a, HTH_POLICY_HEARTH, "600000", 1, true);
+    rig_open(&b, HTH_POLICY_HEARTH, "600000", 1, false);
+    hth_replan *w = &a.t->replan;
+    w->corrections = INT_MAX;
+    for (uint64_t nth = 1; hth_trainer_swaps(a.t) == 0; nth += 1 + nth / 4) {
+        a.t->shapes[0].apply.program->plan->predicted_us *= 2;
+        w->refined = false;
+        w->work_ms = 0;
+        for (bool tried = false; !w->searching; tried = tried || w->refined) {
+            w->refined = false;
+            float y = rig_step(&b);
+            hth_fault_alloc(!tried && w->n_us > 0 ? nth : 0); // of those that begin the search
+            float x = rig_step(&a);
+            hth_fault_alloc(0);
+            assert_memory_equal(&x, &y, sizeof x);
+        }
+        while (!w->done) {
+            usleep(1000);
+        }
+        float y = rig_step(&b);
+        hth_fault_alloc(nth);
+        float x = rig_step(&a);
+        hth_fault_alloc(0);
+        assert_memory_equal(&x, &y, sizeof x);
+        assert_false(w->searching);
+    }
+    rig_same_state(&a, &b);
+    rig_close(&a);
+    rig_close(&b);
+}
+
 // Closing, and planning again for another budget, end a search.
 static void searches_are_stopped(void **state)
 {
@@ -124,33 +225,26 @@ static void searches_are_stopped(void **state)
     rig_close(&r);
 }
 
-// Between two rounds the search rests while requests need the processors, but not for ever, and
-// not once it is to stop.
+// Before a slice the search rests while requests need the processors, but not once it is to
+// stop.
 static void searches_let_requests_pass(void **state)
 {
-    rig r;
-    rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, false);
-    rig_step(&r);
-    hth_replan *w = &r.t->replan;
-    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 2));
-    while (!w->done) {
-        usleep(1000);
+    for (int requests = 0; requests < 2; requests++) {
+        rig r;
+        rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, true);
+        hth_replan *w = &r.t->replan;
+        w->steps = MANY;
+        hth_spin_suspend(requests ? hth_real_after(600000000000u) : 0);
+        while (!w->searching) {
+            r.t->shapes[0].apply.program->plan->predicted_us *= 2;
+            rig_step(&r);
+        }
+        while (!w->done && !w->rests) {
+            usleep(1000);
+        }
+        assert_int_equal(w->rests, requests);
+        rig_close(&r);
     }
-    assert_int_equal(w->rests, 0);
-    hth_replan_end(r.t);
-    hth_spin_suspend(hth_real_after(600000000000u));
-    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 2));
-    while (!w->done) {
-        usleep(1000);
-    }
-    assert_int_equal(w->rests, 1);
-    hth_replan_end(r.t);
-    assert_ok(hth_replan_search(r.t, r.t->memory_bytes, 1000000));
-    while (!w->rests && !w->done) {
-        usleep(1000);
-    }
-    hth_replan_stop(r.t);
-    rig_close(&r);
 }
 
 // What nodes and copies took in one job's steps is what the next one is planned with: here a third
@@ -203,6 +297,9 @@ int main(void)
         cmocka_unit_test(predictions_are_corrected),
         cmocka_unit_test(correction_can_be_asked_for),
         cmocka_unit_test(better_plans_are_taken_over),
+        cmocka_unit_test(quick_plans_are_refined),
+        cmocka_unit_test(searches_are_bounded),
+        cmocka_unit_test(no_host_memory),
         cmocka_unit_test(searches_are_stopped),
         cmocka_unit_test(searches_let_requests_pass),
         cmocka_unit_test(steps_are_remembered), // last: it changes what is known

@@ -130,6 +130,14 @@ hth_err hth_trainer_less(hth_trainer *trainer, uint64_t bytes);
 bool hth_trainer_resized(hth_trainer *trainer, hth_err *err);
 // hth_trainer_keep_size: the job is to have neither any more.
 void hth_trainer_keep_size(hth_trainer *trainer);
+// A better plan that was taken over, after `step` steps: what an update was predicted to take, and
+// is now.
+typedef struct hth_train_swap {
+    int64_t step;
+    double from_us, to_us;
+} hth_train_swap;
+// hth_trainer_swap is the last one; step 0: there was none.
+hth_train_swap hth_trainer_swap(const hth_trainer *trainer);
 // hth_trainer_measured_us is the median of the last updates on whole batches, 0: not known;
 // hth_trainer_predicted_us what they are planned to take; hth_trainer_swaps how often a better plan
 // was taken over; hth_trainer_plans says that one is looked for, or will be soon.
@@ -204,7 +212,8 @@ typedef struct hth_train_job hth_train_job;
 // What is told after every step and evaluation, to r->progress and to `fn`: {"step", "epoch",
 // "loss", "lr", "ms", "stall_ms", "peak_bytes", "budget_bytes"} and, of the last evaluation,
 // "held_out_step", "held_out_loss" and what it has of "accuracy", "top5", "perplexity". A job that
-// ends early says {"early_stop": {"epoch", "best_step", "best_epoch"}} before.
+// ends early says {"early_stop": {"epoch", "best_step", "best_epoch"}} before, one that has a
+// better plan {"replanned": {"step", "from_ms", "to_ms"}}.
 typedef struct hth_train_events {
     void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
     void *ctx;
@@ -225,8 +234,8 @@ hth_err hth_train_job_slice(hth_train_job *job, bool *done);
 json_t *hth_train_job_state(const hth_train_job *job);
 // hth_train_job_times is what they take of time: {"predicted_ms", "measured_ms" (median of the last
 // steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step, "link_in" and
-// "link_out" (hth_trainer_link)}, and the bytes that it holds of the device, "memory_bytes". NULL:
-// no memory.
+// "link_out" (hth_trainer_link)}, and the bytes that it holds of the device, "memory_bytes"; after
+// a better plan "replanned" {"step", "from_ms", "to_ms"}. NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *job);
 // hth_train_job_predicted_ns is what a step will take, as planned and then measured;
 // hth_train_job_left_ns what those that are left were planned to take; and hth_train_job_link

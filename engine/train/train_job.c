@@ -262,39 +262,6 @@ json_t *hth_train_job_state(const hth_train_job *job)
     return doc;
 }
 
-// By the slices since it goes on here: with evaluations and checkpoints, without other jobs' turns.
-double hth_train_job_seconds_left(const hth_train_job *job)
-{
-    double left = (double)(job->steps - job->step);
-    int64_t steps = job->step - job->first;
-    if (job->first_ns == 0 || steps == 0) {
-        return hth_trainer_predicted_us(job->trainer) / 1e6 * left;
-    }
-    return (double)job->slices_ns / 1e9 / (double)steps * left;
-}
-
-uint64_t hth_train_job_device_bytes(const hth_train_job *job)
-{
-    return hth_trainer_memory_bytes(job->trainer);
-}
-
-uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
-{
-    return (uint64_t)(hth_trainer_predicted_us(job->trainer) * 1e3);
-}
-
-uint64_t hth_train_job_left_ns(const hth_train_job *job)
-{
-    return (uint64_t)(job_memory(job, "predicted_ms") * 1e6 * (double)(job->steps - job->step));
-}
-
-double hth_train_job_link(const hth_train_job *job)
-{
-    double in, out;
-    hth_trainer_link(job->trainer, &in, &out);
-    return in > out ? in : out;
-}
-
 const json_t *hth_train_job_arguments(const hth_train_job *job)
 {
     return job->args;
@@ -303,24 +270,6 @@ const json_t *hth_train_job_arguments(const hth_train_job *job)
 void hth_train_job_number(hth_train_job *job, uint64_t id)
 {
     json_object_set_new(job->args, "id", json_integer((json_int_t)id));
-}
-
-json_t *hth_train_job_times(const hth_train_job *job)
-{
-    double in, out, measured = hth_trainer_measured_us(job->trainer);
-    hth_trainer_link(job->trainer, &in, &out);
-    json_t *members = hth_train_group_row(job);
-    json_t *times = json_pack(
-        "{s:f, s:o, s:i, s:b, s:f, s:f, s:I, s:f, s:f}", "predicted_ms",
-        hth_trainer_predicted_us(job->trainer) / 1e3, "measured_ms",
-        measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
-        hth_trainer_swaps(job->trainer), "planning", hth_trainer_plans(job->trainer), "step_ms",
-        job->step_ms, "stall_ms", hth_trainer_stall_ms(job->trainer), "memory_bytes",
-        (json_int_t)hth_trainer_memory_bytes(job->trainer), "link_in", in, "link_out", out);
-    if (members != NULL) {
-        json_object_set_new(times, "members", members);
-    }
-    return times;
 }
 
 const json_t *hth_train_job_memory(const hth_train_job *job)
@@ -643,6 +592,7 @@ static hth_err job_step(hth_train_job *job, bool *done)
     job->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     job->loss = (double)loss;
     HTH_TRY(job_made(job));
+    hth_train_job_replanned(job);
     return job_went_on(job, done);
 }
 

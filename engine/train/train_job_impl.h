@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/train/train_job_impl.h - the inside of a training job: train_open.c (what it is made of,
-// and its plans), train_job.c (its steps, and what is told of them), train_job_ops.c (what the
-// queue asks of it).
+// and its plans), train_job.c (its steps, and what is told of them), train_job_times.c (what those
+// take), train_job_ops.c (what the queue asks of it).
 #ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 #define HTH_ENGINE_TRAIN_TRAIN_JOB_IMPL_H
 
@@ -49,6 +49,7 @@ struct hth_train_job {
     const char *set[2]; // what they evaluate
     hth_train_events events;
     double loss, step_ms, lr; // of the last step
+    int64_t replanned;        // the step of the last better plan that was told of, 0: none
     hth_train_group *group;   // NULL: it is alone
     hth_rank rank;            // ranks > 0: the group's other members are elsewhere
 };
@@ -59,6 +60,10 @@ extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
 hth_err hth_train_job_rest(hth_train_job *job);
 // hth_train_job_place brings the job to where `step` steps end: epoch, next sample, evaluation.
 void hth_train_job_place(hth_train_job *job, int64_t step);
+
+// hth_train_job_replanned tells whoever follows the job, and its log, if the last step was followed
+// by a better plan.
+void hth_train_job_replanned(hth_train_job *job);
 
 // hth_train_job_best is the best evaluation so far, by what spec.keep compares.
 static inline hth_best hth_train_job_best(const hth_train_job *job)

@@ -263,6 +263,7 @@ void hth_trainer_link(const hth_trainer *trainer, double *in, double *out)
 void hth_trainer_set_admission(hth_trainer *trainer, const hth_train_admission *admission)
 {
     trainer->admission = *admission;
+    trainer->replan.steps = admission->steps;
 }
 
 uint64_t hth_trainer_budget_bytes(const hth_trainer *trainer)

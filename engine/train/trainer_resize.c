@@ -93,8 +93,7 @@ static double resize_best_us(const hth_trainer *trainer)
     return us * runs;
 }
 
-// What changing over costs.
-static double resize_cost_us(const hth_trainer *trainer)
+double hth_replan_cost_us(const hth_trainer *trainer)
 {
     double bytes = 0;
     for (int i = 0; i < trainer->slots.n; i++) {
@@ -109,12 +108,12 @@ static bool resize_gains(const hth_trainer *trainer, double us, int64_t steps)
     const hth_plan *now = hth_replan_program(trainer)->plan;
     double now_us = resize_update_us(trainer, now, now->predicted_us);
     return us < now_us * (1 - RESIZE_GAIN) &&
-           (now_us - us) * (double)steps > RESIZE_WORTH * resize_cost_us(trainer);
+           (now_us - us) * (double)steps > RESIZE_WORTH * hth_replan_cost_us(trainer);
 }
 
 static hth_err resize_search(hth_trainer *trainer, uint64_t bytes, int64_t steps)
 {
-    HTH_TRY(hth_replan_search(trainer, bytes, 1));
+    HTH_TRY(hth_replan_search(trainer, bytes));
     trainer->replan.resizes = true;
     trainer->replan.steps_left = steps;
     return HTH_OK;
@@ -201,19 +200,19 @@ static hth_err resize_take(hth_trainer *trainer)
 {
     const hth_replan *w = &trainer->replan;
     double now_us = hth_replan_program(trainer)->plan->predicted_us;
-    if (w->found == NULL) {
+    if (w->refine.best == NULL) {
         return hth_fail(HTH_ETOOBIG, "no plan was found");
     }
-    uint64_t bytes = resize_need(trainer, w->found);
-    double found_us = resize_update_us(trainer, w->found, w->found->predicted_us);
+    uint64_t bytes = resize_need(trainer, w->refine.best);
+    double found_us = resize_update_us(trainer, w->refine.best, w->refine.best->predicted_us);
     bool more = w->steps_left > 0;
     if (more && !resize_gains(trainer, found_us, w->steps_left)) {
         return hth_fail(HTH_ENOTSUP, "the plan that was found is not worth changing over");
     }
     if (!more &&
-        (bytes >= trainer->memory_bytes || w->found->predicted_us > now_us * RESIZE_SLOWER)) {
+        (bytes >= trainer->memory_bytes || w->refine.best->predicted_us > now_us * RESIZE_SLOWER)) {
         return hth_fail(HTH_ENOTSUP, "steps would take %.3g ms in place of %.3g ms",
-                        w->found->predicted_us / 1e3, now_us / 1e3);
+                        w->refine.best->predicted_us / 1e3, now_us / 1e3);
     }
     if (bytes > trainer->memory_bytes) { // the present plan needs no more than that
         HTH_TRY(resize_memory(trainer, bytes));

@@ -49,7 +49,8 @@ class JobCard {
       ['accuracy', row.accuracy === null ? null : (row.accuracy * 100).toFixed(2) + ' %'],
       ['step time', time(j.measured_ms)], ['planned step time', time(j.predicted_ms)], ['last step', time(j.step_ms)],
       ['stall in it', j.step_ms > 0 ? `${time(j.stall_ms)} (${shareText(j.stall_ms / j.step_ms)})` : null],
-      ['memory', size(j.memory_bytes)], ['budget', size(j.budget_bytes)], ['better plans', j.replans > 0 ? exact(j.replans) : null]];
+      ['memory', size(j.memory_bytes)], ['budget', size(j.budget_bytes)], ['better plans', j.replans > 0 ? exact(j.replans) : null],
+      ['the last one', j.replanned ? `${time(j.replanned.to_ms)} a step in place of ${time(j.replanned.from_ms)}, after step ${exact(j.replanned.step)}` : null]];
     const shown = facts.filter(f => f[1]), key = JSON.stringify(shown);
     if (this.key !== key) {
       this.key = key;

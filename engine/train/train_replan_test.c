@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job that began with a plan of hardly any search gets a better one while it runs: whoever
+// follows it is told, its row and its log say so, and its losses are those of a job that keeps its
+// plan.
+#include "tests/rig/train_job.h"
+
+#define AFTER 3 // steps with the better plan, at least
+
+// What the job said, on the engine's thread.
+static struct {
+    atomic_int enough; // it may end
+    int steps, after;
+    json_t *event;
+} heard;
+
+static void note_replanned(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    json_t *o = json_loads(what, 0, NULL);
+    if (json_object_get(o, "replanned") != NULL && heard.event == NULL) {
+        heard.event = json_incref(json_object_get(o, "replanned"));
+    } else if (json_object_get(o, "step") != NULL) {
+        heard.steps = (int)done;
+        heard.after += heard.event != NULL;
+        request->canceled = heard.after >= AFTER && heard.enough;
+        if (done > 10) {
+            usleep(10000); // the search has the lowest priority
+        }
+    }
+    json_decref(o);
+}
+
+static json_t *quick(const char *data, const char *more)
+{
+    char text[400];
+    double want[STEPS];
+    snprintf(text, sizeof text,
+             "{\"budget\": \"46%%\", \"plan-ms\": 0.001, \"epochs\": 10000000%s}", more);
+    return arguments_of(&unet, data, text, want);
+}
+
+static json_t *job_of(fixture *f, const char *job)
+{
+    char text[100];
+    hth_err err;
+    snprintf(text, sizeof text, "{\"job\": \"%s\"}", job);
+    json_t *doc = ask(f, "job", text, &err);
+    assert_ok(err);
+    return doc;
+}
+
+// until_replanned waits for the job's row to have a better plan, and returns that.
+static json_t *until_replanned(fixture *f)
+{
+    for (;;) {
+        json_t *doc = job_of(f, "result"), *swap = json_incref(json_object_get(doc, "replanned"));
+        int replans = (int)json_integer_value(json_object_get(doc, "replans"));
+        const json_t *ended = json_object_get(doc, "ended_ns");
+        if (json_is_integer(ended)) {
+            fail_msg("the job ended: %s", json_string_value(json_object_get(doc, "why")));
+        }
+        assert_true((swap != NULL) == (replans > 0));
+        json_decref(doc);
+        if (swap != NULL) {
+            return swap;
+        }
+        usleep(1000);
+    }
+}
+
+static void a_better_plan_is_taken(void **state)
+{
+    fixture f;
+    char data[200], text[100];
+    fixture_open(&f, "cpu:mem=256MiB,threads=1,link=0.2GB/s");
+    prepare(&f, &unet, data);
+    json_t *q = quick(data, "");
+    char *arguments = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN,
+                    .arguments = arguments,
+                    .progress = note_replanned,
+                    .tenant = as_tenant,
+                    .admin = as_admin}};
+    call_start(f.engine, &c);
+    json_decref(until_replanned(&f));
+    heard.enough = 1;
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    assert_non_null(heard.event);
+    double from = json_number_value(json_object_get(heard.event, "from_ms")),
+           to = json_number_value(json_object_get(heard.event, "to_ms"));
+    int step = (int)json_integer_value(json_object_get(heard.event, "step"));
+    print_message("# after step %d of %d: %.4g ms in place of %.4g ms\n", step, heard.steps, to,
+                  from);
+    assert_true(step > 1 && step + AFTER <= heard.steps && to > 0 && to < from);
+    snprintf(text, sizeof text, "a better plan after step %d: ", step);
+    assert_true(logged(&f, "result", text));
+    train_and_leave(&f, quick(data, ", \"replan\": \"off\", \"save-as\": \"plain\""), heard.steps);
+    assert_false(logged(&f, "plain", "a better plan"));
+    json_t *a = job_of(&f, "result"), *b = job_of(&f, "plain");
+    same_losses(a, b, (size_t)heard.steps);
+    json_decref(a);
+    json_decref(b);
+    json_decref(heard.event);
+    json_decref(q);
+    free(arguments);
+    hth_free(c.r.json);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_better_plan_is_taken),
+    };
+    return cmocka_run_group_tests_name("train_replan", tests, NULL, NULL);
+}
