@@ -13,7 +13,7 @@
 
 #define TWO         "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
 #define THREE       TWO " cpu:2,mem=128MiB,threads=1"
-#define PLAN_MS     30  // any plan will do
+#define PLAN_MS     8   // any plan will do
 #define EPOCHS      400 // of STEPS
 #define EPOCHS_SYNC 16  // later a rounding may decide which side of a ReLU a value is on
 

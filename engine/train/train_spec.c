@@ -11,9 +11,9 @@
 #include <string.h>
 
 // A job runs long enough to be planned well. Under a sanitizer a search takes five to ten times its
-// limit; 300 is what tests ask for that look at how good a plan is.
+// limit.
 #ifdef HTH_DEBUG
-#define TRAIN_PLAN_MS 300
+#define TRAIN_PLAN_MS 60
 #else
 #define TRAIN_PLAN_MS 1000
 #endif
