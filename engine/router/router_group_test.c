@@ -13,7 +13,6 @@
 
 #define TWO         "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
 #define THREE       TWO " cpu:2,mem=128MiB,threads=1"
-#define PLAN_MS     8   // any plan will do
 #define EPOCHS      400 // of STEPS
 #define EPOCHS_SYNC 16  // later a rounding may decide which side of a ReLU a value is on
 
@@ -22,7 +21,6 @@ static json_t *train_all(fixture *f, const training *t, const char *data, const 
 {
     hth_err err;
     json_t *args = arguments_of(t, data, more, want);
-    json_object_set_new(args, "plan-ms", json_integer(PLAN_MS));
     json_t *doc = train(f, args, &err);
     if (doc == NULL) {
         fail_msg("%s %s: %s", t->model, more, hth_err_detail());

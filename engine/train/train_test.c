@@ -8,10 +8,8 @@
 static void check_training(const training *t)
 {
     static const char *const ways[] = {
-        "{}", "{\"policy\": \"keep\"}",
-        "{\"budget\": \"75%\", \"spill\": \"/tmp\", \"plan-ms\": 50}",
-        "{\"budget\": \"70%\", \"plan-ms\": 50}",
-        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"plan-ms\": 50}"};
+        "{}", "{\"policy\": \"keep\"}", "{\"budget\": \"75%\", \"spill\": \"/tmp\"}",
+        "{\"budget\": \"70%\"}", "{\"budget\": \"80%\", \"policy\": \"str-auto\"}"};
     fixture f;
     char data[200];
     double want[STEPS], loss[STEPS], whole[STEPS];
@@ -76,7 +74,7 @@ static void compare_losses(const char *model, const char *way, const double *got
 // PyTorch's losses, where the step was refused. So is the least memory that a refusal names.
 static void a_batch_norm_is_sliced(void **state)
 {
-    static const char *const ways[] = {"{\"budget\": \"60%\", \"plan-ms\": 50}",
+    static const char *const ways[] = {"{\"budget\": \"60%\"}",
                                        "{\"budget\": \"60%\", \"spill\": \"/tmp\"}"};
     fixture f;
     char data[200];
@@ -106,16 +104,16 @@ static void a_batch_norm_is_sliced(void **state)
 static void parts_add_up(void **state)
 {
     static const char *const ways[] = {
-        "{\"batch\": 10, \"epochs\": 2, \"plan-ms\": 50, \"accumulate\": 2}",
-        "{\"batch\": 10, \"epochs\": 2, \"plan-ms\": 50, \"accumulate\": \"5\", \"budget\": "
+        "{\"batch\": 10, \"epochs\": 2, \"accumulate\": 2}",
+        "{\"batch\": 10, \"epochs\": 2, \"accumulate\": \"5\", \"budget\": "
         "\"85%\"}",
-        "{\"batch\": 10, \"epochs\": 2, \"plan-ms\": 50, \"accumulate\": 5, \"budget\": \"85%\", "
+        "{\"batch\": 10, \"epochs\": 2, \"accumulate\": 5, \"budget\": \"85%\", "
         "\"spill\": "
         "\"/tmp\"}",
-        "{\"batch\": 10, \"epochs\": 2, \"plan-ms\": 50, \"accumulate\": \"auto\", \"budget\": "
+        "{\"batch\": 10, \"epochs\": 2, \"accumulate\": \"auto\", \"budget\": "
         "\"75%\"}"};
-    static const char *const exact[] = {
-        "{\"accumulate\": 2}", "{\"accumulate\": 4, \"budget\": \"90%\", \"plan-ms\": 50}"};
+    static const char *const exact[] = {"{\"accumulate\": 2}",
+                                        "{\"accumulate\": 4, \"budget\": \"90%\"}"};
     static const training *const models[] = {&encoder, &mlp, &mlp_inference};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         fixture f;

@@ -10,8 +10,9 @@
 #include <jansson.h>
 #include <math.h>
 
-#define STEPS 6
-#define BATCH 4
+#define STEPS   6
+#define BATCH   4
+#define PLAN_MS 20 // of a search: any plan will do
 
 // Who asks from now on; NULL: the server itself.
 __attribute__((unused)) static const char *as_tenant;
@@ -205,11 +206,11 @@ static inline json_t *arguments_of(const training *t, const char *data, const ch
         assert_int_equal(fscanf(file, " loss %lf", &want[i]), 1);
     }
     fclose(file);
-    json_t *q =
-        json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:s}", "model", t->model,
-                  "data", data, "loss", strcmp(loss, "xent") == 0 ? "softmax-xent" : loss,
-                  "optimizer", optimizer, "lr", lr, "weight-decay", decay, "clip", clip, "nesterov",
-                  nesterov != 0, "no-shuffle", 1, "batch", BATCH, "epochs", 1, "save-as", "result");
+    json_t *q = json_pack(
+        "{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:s, s:i}", "model", t->model,
+        "data", data, "loss", strcmp(loss, "xent") == 0 ? "softmax-xent" : loss, "optimizer",
+        optimizer, "lr", lr, "weight-decay", decay, "clip", clip, "nesterov", nesterov != 0,
+        "no-shuffle", 1, "batch", BATCH, "epochs", 1, "save-as", "result", "plan-ms", PLAN_MS);
     if (strcmp(optimizer, "momentum") == 0) {
         json_object_set_new(q, "momentum", json_real(beta1));
     }
