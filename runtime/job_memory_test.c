@@ -15,7 +15,8 @@ static char *job_text(const shared *s, const char *save_as, int epochs, const ch
 {
     char all[300];
     double want[STEPS];
-    snprintf(all, sizeof all, "{\"batch\": 24, \"epochs\": %d, \"save-as\": \"%s\"%s}", epochs,
+    snprintf(all, sizeof all,
+             "{\"batch\": 24, \"epochs\": %d, \"plan-ms\": 50, \"save-as\": \"%s\"%s}", epochs,
              save_as, more);
     json_t *q = arguments_of(&unet, s->data, all, want);
     char *text = json_dumps(q, JSON_COMPACT);

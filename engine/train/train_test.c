@@ -187,6 +187,8 @@ static double point_number(const json_t *curve, size_t i, const char *key)
     return json_number_value(json_object_get(json_array_get(curve, i), key));
 }
 
+#define PATIENT "\"plan-ms\": 300" // what is said to fit has to be found again
+
 // In parts a batch can be planned for less memory than as a whole, and a job takes that choice.
 // What a refusal says of another number of samples or parts is true: it fits in the bytes that are
 // named, and, where any does, in the budget.
@@ -196,7 +198,7 @@ static void changes_fit(fixture *f, const training *t, const char *data, unsigne
     char more[200], flag[20], why[512];
     double loss[2 * STEPS];
     call c = {.r = {.command = HTH_COMMAND_TRAIN}};
-    snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\"}", budget);
+    snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\", " PATIENT "}", budget);
     json_t *q = arguments_of(t, data, more, loss), *doc;
     char *text = json_dumps(q, JSON_COMPACT);
     c.r.arguments = text;
@@ -210,7 +212,8 @@ static void changes_fit(fixture *f, const training *t, const char *data, unsigne
         unsigned long long bytes = pl_change(why, flag, &number);
         assert_true(number > 0 && bytes > 0 && bytes <= budget);
         int64_t batch = i == 0 ? number : 24;
-        snprintf(more, sizeof more, "{\"batch\": %lld, \"accumulate\": %lld, \"budget\": \"%llu\"}",
+        snprintf(more, sizeof more,
+                 "{\"batch\": %lld, \"accumulate\": %lld, \"budget\": \"%llu\", " PATIENT "}",
                  (long long)batch, i == 0 ? 1 : number, bytes);
         assert_true(train_losses(f, t, data, more, loss, &doc) > 0);
         json_decref(doc);
@@ -238,15 +241,18 @@ static void parts_save_memory(void **state)
         assert_true(point_number(parts, i, "device_bytes") <=
                     point_number(parts, i, "budget_bytes"));
     }
-    snprintf(more, sizeof more,
-             "{\"batch\": 24, \"epochs\": 3, \"accumulate\": \"auto\", \"budget\": \"%.0f\"}",
-             point_number(parts, 0, "budget_bytes") * 1.1);
+    snprintf(
+        more, sizeof more,
+        "{\"batch\": 24, \"epochs\": 3, \"accumulate\": \"auto\", \"budget\": \"%.0f\", " PATIENT
+        "}",
+        point_number(parts, 0, "budget_bytes") * 1.1);
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 3);
     assert_true(isfinite(loss[2]));
     bool many = json_integer_value(json_object_get(doc, "accumulate")) > 1;
     // For what a plan is said to be found is enough, and so is what is said to help.
     call c = {.r = {.command = HTH_COMMAND_TRAIN}};
-    json_t *q = arguments_of(&unet, data, "{\"batch\": 24, \"budget\": \"100KB\"}", loss);
+    json_t *q =
+        arguments_of(&unet, data, "{\"batch\": 24, \"budget\": \"100KB\", " PATIENT "}", loss);
     char *text = json_dumps(q, JSON_COMPACT);
     c.r.arguments = text;
     assert_int_equal(call_run(f.engine, &c), HTH_ETOOBIG);
@@ -257,11 +263,12 @@ static void parts_save_memory(void **state)
     assert_true(less > 0 && less < need && divided > 1 && 24 % divided == 0);
     assert_true(many || point_number(parts, 0, "budget_bytes") * 1.1 > (double)need * 0.9);
     json_decref(doc);
-    snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\"}", need);
+    snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\", " PATIENT "}", need);
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 1);
     json_decref(doc);
-    snprintf(more, sizeof more, "{\"batch\": 24, \"accumulate\": %lld, \"budget\": \"%llu\"}",
-             divided, less);
+    snprintf(more, sizeof more,
+             "{\"batch\": 24, \"accumulate\": %lld, \"budget\": \"%llu\", " PATIENT "}", divided,
+             less);
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 1);
     json_decref(doc);
     changes_fit(&f, &unet, data, need / 10 * 8);
