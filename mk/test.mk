@@ -82,9 +82,11 @@ check-tsan: ## those that have threads under the thread sanitizer
 	$(Q)rc=0; \
 	$(MAKE) --no-print-directory test $(TSAN_BUILD) TESTS='$(TSAN_TESTS)' TEST_SCRIPTS='$(TSAN_SCRIPTS)' || rc=1; \
 	for f in build-tsan/report.*; do [ ! -e "$$f" ] || { cat "$$f"; rc=1; }; done; exit $$rc
-# Not instrumented for threads: loops that would take minutes, of kernels and of what measures them, which walks
-# the caches before each run. What orders their threads, device/cpu/team.c, is.
-build-tsan/kernels/%.o: override SAN = -w
+# Not instrumented for threads: loops that would take minutes, of kernels, of what measures them, which walks
+# the caches before each run, and of the planner. What orders their threads, device/cpu/team.c, is, and so is
+# what a search has in common with who waits for it.
+build-tsan/kernels/%.o build-tsan/planner/%.o: override SAN = -w
+build-tsan/planner/plan_refine.o: override SAN = -w -fsanitize=thread
 build-tsan/convsel/bench_%.o build-tsan/convsel/link.o: override SAN = -w
 
 lint: deps-lint ## layers, headers, exports, format, manual pages, types, cppcheck
