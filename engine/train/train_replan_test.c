@@ -4,6 +4,8 @@
 // plan.
 #include "tests/rig/train_job.h"
 
+#include "base/sanitized.h"
+
 #define AFTER 3 // steps with the better plan, at least
 
 // What the job said, on the engine's thread.
@@ -38,13 +40,14 @@ static json_t *quick(const char *data, const char *more)
     return arguments_of(&unet, data, text, want);
 }
 
+// job_of is NULL before the job is there.
 static json_t *job_of(fixture *f, const char *job)
 {
     char text[100];
     hth_err err;
     snprintf(text, sizeof text, "{\"job\": \"%s\"}", job);
     json_t *doc = ask(f, "job", text, &err);
-    assert_ok(err);
+    assert_true(err == HTH_OK || err == HTH_ENOENT);
     return doc;
 }
 
@@ -71,6 +74,9 @@ static void a_better_plan_is_taken(void **state)
 {
     fixture f;
     char data[200], text[100];
+    if (HTH_SANITIZED) { // with its times of kernels none is better; see replan_test.c
+        skip();
+    }
     fixture_open(&f, "cpu:mem=256MiB,threads=1,link=0.2GB/s");
     prepare(&f, &unet, data);
     json_t *q = quick(data, "");
