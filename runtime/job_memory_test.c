@@ -16,7 +16,7 @@ static char *job_text(const shared *s, const char *save_as, int epochs, const ch
     char all[300];
     double want[STEPS];
     snprintf(all, sizeof all,
-             "{\"batch\": 24, \"epochs\": %d, \"plan-ms\": 50, \"save-as\": \"%s\"%s}", epochs,
+             "{\"batch\": 24, \"epochs\": %d, \"plan-ms\": 200, \"save-as\": \"%s\"%s}", epochs,
              save_as, more);
     json_t *q = arguments_of(&unet, s->data, all, want);
     char *text = json_dumps(q, JSON_COMPACT);
@@ -225,9 +225,11 @@ static double link_number(const json_t *row, const char *key)
     return json_number_value(json_object_get(row, key));
 }
 
+// Plans of the same job differ by some bytes, as what was measured in between does; a job that had
+// to share the link would differ by a third and more.
 static bool link_is(const json_t *a, const json_t *b, const char *key)
 {
-    return fabs(link_number(a, key) - link_number(b, key)) < 1e-9;
+    return fabs(link_number(a, key) - link_number(b, key)) <= 0.01 * link_number(b, key);
 }
 
 // Three tenants' jobs, of whose copies less than three fit the link at the same time. In its turns
