@@ -61,8 +61,8 @@ hth_err hth_train_job_rest(hth_train_job *job);
 // hth_train_job_place brings the job to where `step` steps end: epoch, next sample, evaluation.
 void hth_train_job_place(hth_train_job *job, int64_t step);
 
-// hth_train_job_replanned tells whoever follows the job, and its log, if the last step was followed
-// by a better plan.
+// hth_train_job_replanned writes to the job's log, and tells its followers, that a better plan took
+// over after the last step, if one did.
 void hth_train_job_replanned(hth_train_job *job);
 
 // hth_train_job_best is the best evaluation so far, by what spec.keep compares.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job that began with a plan of hardly any search gets a better one while it runs: whoever
-// follows it is told, its row and its log say so, and its losses are those of a job that keeps its
-// plan.
+// A job whose first plan was hardly searched for gets a better one while it runs. Its followers,
+// its row and its log say so, and its losses are those of a job that keeps its plan.
 #include "tests/rig/train_job.h"
 
 #include "base/sanitized.h"
