@@ -12,7 +12,7 @@
 
 #define CALLERS 12
 #define ROUNDS  40
-#define TRIES   30  // at a time in which no algorithms are measured
+#define TRIES   30  // until no algorithms are left to measure
 #define SAMPLES 768 // of a request: more than are joined, and more than a millisecond
 
 typedef struct caller {
@@ -70,6 +70,20 @@ static facts rig_facts(rig *r)
     return x;
 }
 
+// rig_alone asks for each caller's answer, one after the other.
+static void rig_alone(rig *r)
+{
+    for (int i = 0; i < CALLERS; i++) {
+        caller *w = &r->w[i];
+        free(w->want.data);
+        caller_init(w);
+        assert_ok(hth_engine_submit(r->f.engine, &w->c.r));
+        call_wait(&w->c);
+        assert_int_equal(w->c.r.err, HTH_OK);
+        w->want = w->c.out[0];
+    }
+}
+
 static void rig_open(rig *r, const char *device)
 {
     memset(r, 0, sizeof *r);
@@ -89,12 +103,17 @@ static void rig_open(rig *r, const char *device)
         w->in.t.shape.dim[0] = SAMPLES;
         w->in.t.bytes = row * SAMPLES;
         w->in.t.data = r->data[i];
-        caller_init(w);
-        assert_ok(hth_engine_submit(r->f.engine, &w->c.r));
-        call_wait(&w->c);
-        assert_int_equal(w->c.r.err, HTH_OK);
-        w->want = w->c.out[0];
     }
+    rig_alone(r);
+}
+
+// rig_again opens another engine on the same store, which knows what was measured.
+static void rig_again(rig *r, const char *device)
+{
+    hth_engine_config config = {.device = device, .event = events_event};
+    hth_engine_close(r->f.engine);
+    assert_ok(hth_engine_open(&config, r->f.store, &r->f.engine));
+    rig_alone(r);
 }
 
 static void rig_close(rig *r)
@@ -150,17 +169,17 @@ static facts rig_until(rig *r, int runs)
 
 // An engine that nobody asks for a moment, as on a machine with other work, measures algorithms:
 // its programs are others then, with weights in other forms, and what they take says nothing about
-// concurrent runs. That is tried anew.
+// concurrent runs. That is tried anew, with what was measured.
 static void test_own_answers(void **state)
 {
     rig r;
     facts alone, concurrent;
     bool same = false;
+    rig_open(&r, "cpu:mem=256MiB,threads=2");
     for (int i = 0; i < TRIES && !same; i++) {
         if (i > 0) {
-            rig_close(&r);
+            rig_again(&r, "cpu:mem=256MiB,threads=2");
         }
-        rig_open(&r, "cpu:mem=256MiB,threads=2");
         alone = rig_facts(&r);
         concurrent = rig_until(&r, 4);
         assert_true(concurrent.concurrent >= alone.concurrent + 4);

@@ -26,8 +26,8 @@ typedef struct hth_cuda_fake {
     bool no_vmm; // the device has no virtual memory management
     // The n-th call from now, 1-based, fails once with `fail_with`; 0: none. Calls that give
     // something back do it all the same: the driver's report errors of earlier work. `sticky`:
-    // later calls fail with it, too.
-    uint64_t fail_nth;
+    // later calls fail with it, too. While other threads call, it is set last.
+    _Atomic uint64_t fail_nth;
     CUresult fail_with;
     bool sticky;
     // counted
