@@ -22,6 +22,7 @@ hth_err hth_refine_open(hth_refine *refine, const hth_problem *problem,
                            .us = from->predicted_us,
                            .bound_us = from->lower_bound_us};
     refine->options.limit_decodes = 0;
+    refine->options.alone = true;
     if (n > 0) {
         refine->from.mode = hth_memdup(from->mode, n);
         refine->from.n_modes = from->n_modes;
