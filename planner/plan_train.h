@@ -37,10 +37,10 @@ typedef struct hth_plan_options {
     // 60,000), and for steps of more than 500 nodes so much more that 2,000 get 1,000. What a
     // search leaves of it goes to another one, with seed + 1 and other rules. Before a budget is
     // refused that may be enough, five times as much is spent once more; one below the proven floor
-    // takes 5. hearth has mo-sos search beside it, on a thread of its own, with the same seed and for
-    // as much work, and takes what is faster. A baseline that contains
-    // another search has as much for that, too, and hearth for those that it contains where its own
-    // plan takes 1.3 times the fastest algorithms' time.
+    // takes 5. hearth has mo-sos search beside it, on a thread of its own, with the same seed and
+    // for as much work, and takes what is faster. A baseline that contains another search has as
+    // much for that, too, and hearth for those that it contains where its own plan takes 1.3 times
+    // the fastest algorithms' time.
     double limit_ms;
     const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
                           // search goes on from it, so that a third of the time is enough

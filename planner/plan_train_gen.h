@@ -254,17 +254,49 @@ static inline hth_problem pg_step(pg_net *net, int last)
     return p;
 }
 
-static inline hth_problem pg_vgg19(int batch, int size)
+// The convolutions of VGG (Simonyan and Zisserman 2014): widths, -1: a pool.
+static inline hth_problem pg_vgg(int batch, int size, const int *widths, size_t n_widths)
 {
-    static const int widths[] = {64,  64,  -1,  128, 128, -1,  256, 256, 256, 256, -1,
-                                 512, 512, 512, 512, -1,  512, 512, 512, 512, -1};
     pg_net *n = hth_calloc(1, sizeof *n);
     n->batch = batch;
     n->inplace = true;
     int x = pg_value_new(n, 3, size, size);
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    for (size_t i = 0; i < n_widths; i++) {
         x = widths[i] < 0 ? pg_pool(n, x)
                           : pg_same(n, PG_RELU, pg_conv(n, x, widths[i], 3, 1, false));
+    }
+    hth_problem p = pg_step(n, x);
+    hth_free(n);
+    return p;
+}
+
+static inline hth_problem pg_vgg19(int batch, int size)
+{
+    static const int widths[] = {64,  64,  -1,  128, 128, -1,  256, 256, 256, 256, -1,
+                                 512, 512, 512, 512, -1,  512, 512, 512, 512, -1};
+    return pg_vgg(batch, size, widths, sizeof widths / sizeof *widths);
+}
+
+static inline hth_problem pg_vgg16(int batch, int size)
+{
+    static const int widths[] = {64, 64,  -1,  128, 128, -1,  256, 256, 256,
+                                 -1, 512, 512, 512, -1,  512, 512, 512, -1};
+    return pg_vgg(batch, size, widths, sizeof widths / sizeof *widths);
+}
+
+// MobileNet (Howard et al. 2017): filters of one channel each, then products over channels.
+static inline hth_problem pg_mobilenet(int batch)
+{
+    static const int layer[][2] = {{64, 1},  {128, 2},  {128, 1}, {256, 2}, {256, 1},
+                                   {512, 2}, {512, 1},  {512, 1}, {512, 1}, {512, 1},
+                                   {512, 1}, {1024, 2}, {1024, 1}};
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = batch;
+    n->inplace = true;
+    int x = pg_cbr(n, pg_value_new(n, 3, 224, 224), 32, 3, 2);
+    for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
+        int y = pg_conv(n, x, n->value[x].c, 3, layer[i][1], true);
+        x = pg_cbr(n, pg_same(n, PG_RELU, pg_same(n, PG_BN, y)), layer[i][0], 1, 1);
     }
     hth_problem p = pg_step(n, x);
     hth_free(n);

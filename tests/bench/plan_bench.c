@@ -206,6 +206,9 @@ static void bench_generated(bench *b)
     } all[] = {{"VGG19, batch 144, 227x227 (generated)", pg_vgg19(144, 227)},
                {"UNet, batch 120, 256x256 (generated)", pg_unet(120, 256, 256)},
                {"UNet, batch 11, 416x608 (generated)", pg_unet(11, 416, 608)},
+               {"UNet, batch 32, 416x608 (generated)", pg_unet(32, 416, 608)},
+               {"VGG16, batch 256, 224x224 (generated)", pg_vgg16(256, 224)},
+               {"MobileNet, batch 512 (generated)", pg_mobilenet(512)},
                {"ResNet-50, batch 184 (generated)", pg_resnet(184, blocks50)},
                {"ResNet-152, batch 64 (generated)", pg_resnet(64, blocks152)},
                {"ResNet of 2,000 nodes, batch 32 (generated)", pg_resnet(32, deep)}};
