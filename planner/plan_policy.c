@@ -314,7 +314,7 @@ void hth_search_policy(hth_search *search, hth_step *step, const hth_plan_option
         hth_search_run(search, deadline_ns, warm, out);
         break;
     case HTH_POLICY_HEARTH:
-        if (!warm && !search->beside) {
+        if (!warm && !search->concurrent) {
             policy_part(search, deadline_ns);
         }
         search->dual = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans a training step: which searches there are for it (search/plan_rounds.h), one after the
-// other and one next to the other, and what is known of the plan that comes of them.
+// Plans a training step: runs its searches (search/plan_rounds.h), some in turn and two
+// concurrently, keeps the fastest plan, and certifies it.
 #include "planner/plan_train.h"
 
 #include "planner/exact/plan_optimal.h"
@@ -50,7 +50,7 @@ static bool train_part(hth_policy policy, hth_policy other)
 // What a search leaves of its limit goes to another one, of steps of a few dozen nodes most of it.
 // Takes its plan for *out if that is faster.
 static hth_err train_rest(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, bool beside, uint64_t start_ns,
+                          const hth_plan_options *options, bool concurrent, uint64_t start_ns,
                           hth_dual **dual, uint64_t *found, hth_plan **out)
 {
     double limit_ms = hth_rounds_limit_ms(problem, options);
@@ -65,7 +65,7 @@ static hth_err train_rest(const hth_problem *problem, hth_step *step,
     rest.limit_ms = left_ms;
     rest.seed = options->seed + 1;
     hth_err err =
-        hth_rounds_search(problem, step, &rest, HTH_ROUNDS_OTHER, beside, dual, found, &plan);
+        hth_rounds_search(problem, step, &rest, HTH_ROUNDS_OTHER, concurrent, dual, found, &plan);
     hth_rounds_faster(&plan, out);
     return *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
 }
@@ -85,71 +85,74 @@ static hth_err train_below(const hth_problem *problem, hth_step *step,
     return err == HTH_ETOOBIG ? hth_rounds_too_big(problem, options, *found) : err;
 }
 
-// A search and, with what it leaves, the other one. beside: hth_rounds_search's.
+// Runs the first search and, on the work that it leaves, the one with other rules. `concurrent` is
+// hth_rounds_search's.
 static hth_err train_both(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, bool beside, hth_dual **dual,
+                          const hth_plan_options *options, bool concurrent, hth_dual **dual,
                           uint64_t *found, hth_plan **out)
 {
     uint64_t start_ns = hth_plan_work_now_ns();
     hth_err err =
-        hth_rounds_search(problem, step, options, HTH_ROUNDS_FIRST, beside, dual, found, out);
+        hth_rounds_search(problem, step, options, HTH_ROUNDS_FIRST, concurrent, dual, found, out);
     bool goes = !options->any && !hth_rounds_canceled(options) &&
                 hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG);
-    return goes ? train_rest(problem, step, options, beside, start_ns, dual, found, out) : err;
+    return goes ? train_rest(problem, step, options, concurrent, start_ns, dual, found, out) : err;
 }
 
-// mo-sos's search, on a thread of its own while hearth's goes on: with the same seed, for as much
-// work. Steps without stalls have fewer valleys, so each finds what the other misses.
-typedef struct train_beside {
+// mo-sos's search, which runs concurrently with hearth's on a second thread, with the same seed and
+// as much work. Steps without stalls have fewer local optima, so each finds what the other misses.
+typedef struct train_companion {
     const hth_problem *problem;
-    hth_step *step; // the other's too: neither policy changes it
+    hth_step *step; // shared with hearth's search: neither changes it
     hth_plan_options options;
     pthread_t thread;
     bool runs, stopped;
     hth_err err;
     uint64_t found;
     hth_plan *plan;
-} train_beside;
+} train_companion;
 
-static void beside_search(train_beside *beside)
+static void companion_search(train_companion *companion)
 {
     hth_dual *dual = NULL;
-    beside->err = train_both(beside->problem, beside->step, &beside->options, false, &dual,
-                             &beside->found, &beside->plan);
+    companion->err = train_both(companion->problem, companion->step, &companion->options, false,
+                                &dual, &companion->found, &companion->plan);
     hth_dual_free(dual);
 }
 
-static void beside_main(void *ctx)
+static void companion_main(void *ctx)
 {
-    train_beside *beside = ctx;
-    hth_plan_work_begin(hth_rounds_limit_ms(beside->problem, &beside->options),
-                        beside->options.cancel);
-    beside_search(beside);
-    beside->stopped = hth_plan_work_end();
+    train_companion *companion = ctx;
+    hth_plan_work_begin(hth_rounds_limit_ms(companion->problem, &companion->options),
+                        companion->options.cancel);
+    companion_search(companion);
+    companion->stopped = hth_plan_work_end();
 }
 
-// Where there is no thread for it, it comes after the other one.
-static void beside_start(train_beside *beside)
+// If no thread can be started, companion_end runs the search.
+static void companion_start(train_companion *companion)
 {
-    beside->options.policy = HTH_POLICY_MOSOS;
-    beside->found = UINT64_MAX;
-    beside->runs = hth_thread_start("hearth-plan", beside_main, beside, &beside->thread) == HTH_OK;
+    companion->options.policy = HTH_POLICY_MOSOS;
+    companion->found = UINT64_MAX;
+    companion->runs =
+        hth_thread_start("hearth-plan", companion_main, companion, &companion->thread) == HTH_OK;
 }
 
-// Takes its plan for *out if that is faster. *stopped: the real clock stopped it.
-static hth_err beside_end(train_beside *beside, hth_err err, bool *stopped, uint64_t *found,
-                          hth_plan **out)
+// Waits for the search, and keeps its plan in *out if that is faster. Sets *stopped if the real
+// clock stopped it.
+static hth_err companion_end(train_companion *companion, hth_err err, bool *stopped,
+                             uint64_t *found, hth_plan **out)
 {
-    if (beside->runs) {
-        hth_thread_join(beside->thread);
+    if (companion->runs) {
+        hth_thread_join(companion->thread);
     } else {
-        beside_search(beside);
+        companion_search(companion);
     }
-    *stopped = *stopped || beside->stopped;
-    *found = beside->found < *found ? beside->found : *found;
-    hth_rounds_faster(&beside->plan, out);
-    if (beside->err != HTH_OK && beside->err != HTH_ETOOBIG) {
-        return hth_no_memory("planning a step of %d nodes", beside->problem->n_nodes);
+    *stopped = *stopped || companion->stopped;
+    *found = companion->found < *found ? companion->found : *found;
+    hth_rounds_faster(&companion->plan, out);
+    if (companion->err != HTH_OK && companion->err != HTH_ETOOBIG) {
+        return hth_no_memory("planning a step of %d nodes", companion->problem->n_nodes);
     }
     return err == HTH_ETOOBIG && *out != NULL ? HTH_OK : err;
 }
@@ -160,7 +163,7 @@ static bool train_pairs(const hth_plan_options *options)
            options->limit_decodes == 0 && !options->any && !options->alone;
 }
 
-// The searches that options->policy contains; *out, if there is one of them that is faster.
+// Runs the searches that options->policy contains, and keeps the fastest plan in *out.
 static hth_err train_parts(const hth_problem *problem, hth_step *step,
                            const hth_plan_options *options, hth_err err, bool *stopped,
                            hth_dual **dual, uint64_t *found, hth_plan **out);
@@ -173,12 +176,12 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
 {
     hth_plan_options more = *options;
     bool pairs = train_pairs(options);
-    train_beside beside = {.problem = problem, .step = step, .options = *options};
+    train_companion companion = {.problem = problem, .step = step, .options = *options};
     if (pairs) {
-        beside_start(&beside);
+        companion_start(&companion);
     }
     hth_err err = train_both(problem, step, options, pairs, dual, found, out);
-    err = pairs ? beside_end(&beside, err, stopped, found, out) : err;
+    err = pairs ? companion_end(&companion, err, stopped, found, out) : err;
     bool goes = !options->any && !hth_rounds_canceled(options) && options->from == NULL;
     bool poor = *out != NULL && (*out)->predicted_us > TRAIN_POOR * step->fastest_us;
     if (goes && (options->policy != HTH_POLICY_HEARTH || poor)) {
@@ -206,7 +209,7 @@ static hth_err train_parts(const hth_problem *problem, hth_step *step,
     for (int k = 0; k < HTH_N_POLICIES; k++) {
         hth_plan *part = NULL;
         more.policy = (hth_policy)k;
-        bool done = more.policy == HTH_POLICY_MOSOS && train_pairs(options); // beside it
+        bool done = more.policy == HTH_POLICY_MOSOS && train_pairs(options); // concurrently
         if (done || !train_part(options->policy, more.policy) || hth_rounds_canceled(options) ||
             (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;

@@ -37,8 +37,8 @@ typedef struct hth_plan_options {
     // 60,000), and for steps of more than 500 nodes so much more that 2,000 get 1,000. What a
     // search leaves of it goes to another one, with seed + 1 and other rules. Before a budget is
     // refused that may be enough, five times as much is spent once more; one below the proven floor
-    // takes 5. hearth has mo-sos search beside it, on a thread of its own, with the same seed and
-    // for as much work, and takes what is faster. A baseline that contains another search has as
+    // takes 5. hearth runs mo-sos's search concurrently, on a second thread with the same seed and
+    // as much work, and takes the faster plan. A baseline that contains another search has as
     // much for that, too, and hearth for those that it contains where its own plan takes 1.3 times
     // the fastest algorithms' time.
     double limit_ms;
@@ -48,7 +48,7 @@ typedef struct hth_plan_options {
                             // other one follows then, the same on every machine; 0: any
     bool any; // the first plan that fits will do: nothing is spent on a faster one, nor on proving
               // how good it is, and a refusal costs the limit twice
-    bool alone;               // on the calling thread only: mo-sos has but a share of the work
+    bool alone;               // search on the calling thread only; mo-sos gets a share of its work
     const atomic_int *cancel; // not 0: it ends soon, with a plan that is `stopped` or none; or NULL
 } hth_plan_options;
 

@@ -268,7 +268,6 @@ static hth_err rounds_all(const hth_problem *problem, hth_step *step,
     return HTH_OK;
 }
 
-// Takes *plan for *best if there is none or it is faster; frees the other.
 void hth_rounds_faster(hth_plan **plan, hth_plan **best)
 {
     hth_plan *other = *plan;
@@ -306,14 +305,14 @@ static hth_err rounds_greedy(const hth_problem *problem, hth_step *step,
 // one that does not fit is better. And copies give way to faster algorithms, which is worth what it
 // costs each decode where the first search has left much.
 hth_err hth_rounds_search(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, hth_rounds rounds, bool beside,
+                          const hth_plan_options *options, hth_rounds rounds, bool concurrent,
                           hth_dual **dual, uint64_t *found, hth_plan **out)
 {
     hth_search search;
     bool last = rounds == HTH_ROUNDS_LAST;
     HTH_TRY(hth_search_open(&search, step, problem->budget, options));
     search.prices = dual;
-    search.beside = beside;
+    search.concurrent = concurrent;
     search.fits_first = rounds == HTH_ROUNDS_OTHER;
     search.d.hurries = search.fits_first || (options->from != NULL && options->from->hurries);
     hth_err err = rounds_all(problem, step, options, &search, last, found, out);
