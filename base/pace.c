@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static _Thread_local hth_pace *pace_now;
 
@@ -76,6 +77,21 @@ bool hth_pace_over(uint64_t work)
 {
     hth_pace *p = pace_now;
     return p != NULL && pace_count(p, work) != HTH_OK;
+}
+
+hth_err hth_pace_fill(void *to, const void *from, size_t bytes)
+{
+    size_t most = pace_now != NULL ? HTH_PACE_QUANTUM : SIZE_MAX;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < most ? bytes - at : most;
+        HTH_TRY(hth_pace_step(n));
+        if (from != NULL) {
+            memcpy((char *)to + at, (const char *)from + at, n);
+        } else {
+            memset((char *)to + at, 0, n);
+        }
+    }
+    return HTH_OK;
 }
 
 hth_err hth_pace_take(uint64_t bytes)

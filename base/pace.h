@@ -47,6 +47,9 @@ hth_err hth_pace_step(uint64_t work);
 // hth_pace_over is the same for loops that return nothing: true: stop, whoever called them asks
 // hth_pace_step again.
 bool hth_pace_over(uint64_t work);
+// hth_pace_fill copies, or clears where `from` is NULL, and counts a unit for each byte. What
+// hth_pace_step returns ends it half done.
+hth_err hth_pace_fill(void *to, const void *from, size_t bytes);
 // hth_pace_take counts memory to work in, before it is taken. HTH_ETOOBIG: more than most_bytes.
 hth_err hth_pace_take(uint64_t bytes);
 

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -86,13 +87,43 @@ static void test_turns(void **state)
     hth_pace_leave(NULL);
 }
 
+static void fill_whole(char *to, const char *from, size_t n)
+{
+    memset(to, 7, n + 1);
+    assert_int_equal(hth_pace_fill(to, from, n), HTH_OK);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(to[i], from != NULL ? from[i] : 0);
+    }
+    assert_int_equal(to[n], 7);
+}
+
+static void test_fill(void **state)
+{
+    const size_t n = 2 * HTH_PACE_QUANTUM + 5;
+    char *from = malloc(n), *to = malloc(n + 1);
+    turns t = {.end = HTH_ECANCELED};
+    hth_pace p = {.most_work = UINT64_MAX, .most_bytes = UINT64_MAX, .turn = take_turn, .ctx = &t};
+    for (size_t i = 0; i < n; i++) {
+        from[i] = (char)(i * 31 >> 4);
+    }
+    fill_whole(to, from, n); // nobody counts
+    fill_whole(to, NULL, n);
+    hth_pace_enter(&p);
+    fill_whole(to, from, n);
+    assert_int_equal(t.n, 2);
+    assert_int_equal(p.work, n);
+    assert_int_equal(hth_pace_fill(to, NULL, n), HTH_ECANCELED); // at the third turn
+    assert_int_equal(to[n - 1], from[n - 1]);
+    hth_pace_leave(NULL);
+    free(from);
+    free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none),
-        cmocka_unit_test(test_work),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_none),  cmocka_unit_test(test_work), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_turns), cmocka_unit_test(test_fill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,6 +81,11 @@ void hth_thread_low(void)
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
 }
 
+void hth_thread_nice(int n)
+{
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), n);
+}
+
 static uint64_t (*delay_fn)(void *ctx);
 static void *delay_ctx;
 

@@ -25,6 +25,9 @@ void hth_thread_join(pthread_t t);
 // other wants the processor. There is no way back without privileges. Where the system does not
 // allow even that, nothing changes.
 void hth_thread_low(void);
+// hth_thread_nice has the calling thread, and those that it starts from now on, wait for others
+// where a processor is busy, as nice(1) would by `n`: 5 leaves it a quarter against one other.
+void hth_thread_nice(int n);
 // hth_thread_delay_ns is how long the threads of this process, all that there are now together,
 // have been ready to run while others did. 0: the system does not say.
 uint64_t hth_thread_delay_ns(void);

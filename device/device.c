@@ -4,6 +4,7 @@
 #include "device/device.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 #include "base/size.h"
 #include "device/cpu/machine.h"
 #include "device/quota.h"
@@ -81,8 +82,7 @@ static hth_err device_copy(hth_device *device, hth_stream_kind kind, void *dst, 
         return HTH_OK;
     }
     if (device->props.host_visible && !hth_device_paced(device)) {
-        memcpy(dst, src, bytes);
-        return HTH_OK;
+        return hth_pace_fill(dst, src, bytes);
     }
     HTH_TRY(*s == NULL ? hth_stream_open(device, kind, s) : HTH_OK);
     HTH_TRY(hth_stream_copy(*s, dst, src, bytes));
@@ -103,8 +103,7 @@ hth_err hth_device_zero(hth_device *device, void *far, size_t bytes)
 {
     static char zeros[1 << 20]; // never written
     if (device->props.host_visible) {
-        memset(far, 0, bytes);
-        return HTH_OK;
+        return hth_pace_fill(far, NULL, bytes);
     }
     if (device->ops->zero != NULL && bytes > 0) {
         HTH_TRY(device->up == NULL ? hth_stream_open(device, HTH_STREAM_H2D, &device->up) : HTH_OK);

@@ -5,6 +5,7 @@
 #include "memmgr/run_impl.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 
 #include <string.h>
 
@@ -200,7 +201,7 @@ static hth_err run_alloc(hth_run *run)
     if (spec->plan->host_bytes > 0 && spec->spill_dir == NULL) {
         HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &run->host_slab));
         run->host_bytes = spec->plan->host_bytes;
-        memset(run->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
+        HTH_TRY(hth_pace_fill(run->host_slab, NULL, run->host_bytes)); // no page is new in a step
     }
     bool complete = run->steps && run->slots && run->pointers && run->waits && run->bound &&
                     run->first && run->last;

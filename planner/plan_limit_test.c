@@ -4,7 +4,9 @@
 #include "planner/plan_train_gen.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 
+#include <sched.h>
 #include <time.h>
 
 #define LIMIT_SHARE 1.2 // of the limit, ..
@@ -109,6 +111,66 @@ static void busy_machines_plan_alike(void **state)
     }
 }
 
+// A search whose gate is shut, and the clock: it is an hour later once the search waits.
+typedef struct waiting {
+    const hth_problem *problem;
+    hth_plan_options options;
+    hth_err err;
+    hth_plan *plan;
+    atomic_int looks, over; // at the clock
+    _Atomic uint64_t now_ns;
+} waiting;
+
+static uint64_t waiting_ns(void *ctx)
+{
+    waiting *w = ctx;
+    w->looks++;
+    return w->now_ns;
+}
+
+static void waiting_main(void *ctx)
+{
+    waiting *w = ctx;
+    w->err = hth_plan_train(w->problem, &w->options, &w->plan);
+    w->over = 1;
+}
+
+static void what_waited_is_no_time(void **state)
+{
+    static const int blocks[] = {1, 1, 2, 1};
+    hth_problem p = pg_resnet(16, blocks);
+    hth_plan_gate gate;
+    pthread_t thread;
+    hth_plan *plan;
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = peak / 10 * 6;
+    waiting w = {.problem = &p,
+                 .options = {.policy = HTH_POLICY_MOSOS, .seed = 7, .limit_ms = 20},
+                 .now_ns = 1};
+    assert_ok(hth_plan_train(&p, &w.options, &plan));
+    hth_plan_gate_init(&gate);
+    w.options.gate = &gate;
+    hth_clock_inject(waiting_ns, &w);
+    hth_plan_gate_shut(&gate);
+    assert_ok(hth_thread_start("search", waiting_main, &w, &thread));
+    while (w.looks < 3) { // when it begins, when it is to be over, and at the gate
+        sched_yield();
+    }
+    assert_int_equal(w.over, 0);
+    w.now_ns += 3600000000000;
+    hth_plan_gate_open(&gate);
+    hth_thread_join(thread);
+    hth_clock_inject(pt_cpu_ns, NULL);
+    assert_ok(w.err);
+    assert_false(w.plan->stopped);
+    assert_same(plan, w.plan);
+    hth_plan_gate_fini(&gate);
+    hth_plan_free(w.plan);
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
 // Another seed may find another plan; on a step with many equally good ones it does.
 static void seeds_differ(void **state)
 {
@@ -200,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_seed_same_plan),
         cmocka_unit_test(busy_machines_plan_alike),
+        cmocka_unit_test(what_waited_is_no_time),
         cmocka_unit_test(seeds_differ),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(what_is_not_asked_costs_nothing),

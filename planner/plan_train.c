@@ -124,7 +124,7 @@ static void companion_main(void *ctx)
 {
     train_companion *companion = ctx;
     hth_plan_work_begin(hth_rounds_limit_ms(companion->problem, &companion->options),
-                        companion->options.cancel);
+                        companion->options.cancel, companion->options.gate);
     companion_search(companion);
     companion->stopped = hth_plan_work_end();
 }
@@ -251,7 +251,7 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns(), found = UINT64_MAX;
     *out = NULL;
     HTH_TRY(hth_step_init(&step, problem));
-    hth_plan_work_begin(hth_rounds_limit_ms(problem, options), options->cancel);
+    hth_plan_work_begin(hth_rounds_limit_ms(problem, options), options->cancel, options->gate);
     bool below = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
     bool stopped = false;
     hth_err err = below ? train_below(problem, &step, options, &dual, &found, out)

@@ -5,6 +5,7 @@
 #define HTH_PLANNER_PLAN_TRAIN_H
 
 #include "planner/plan_schedule.h"
+#include "planner/plan_work.h"
 
 #include <stdatomic.h>
 
@@ -50,6 +51,7 @@ typedef struct hth_plan_options {
               // how good it is, and a refusal costs the limit twice
     bool alone;               // search on the calling thread only; mo-sos gets a share of its work
     const atomic_int *cancel; // not 0: it ends soon, with a plan that is `stopped` or none; or NULL
+    hth_plan_gate *gate;      // it waits while that is shut; or NULL
 } hth_plan_options;
 
 // hth_plan_limit_ms is the limit of a search (not optimal) whose options leave it open.

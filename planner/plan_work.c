@@ -18,10 +18,51 @@ static const uint64_t work_rate[HTH_N_WORK_KINDS] = {
 
 _Thread_local hth_plan_work hth_plan_work_here;
 
+void hth_plan_gate_init(hth_plan_gate *gate)
+{
+    gate->shut = false;
+    pthread_mutex_init(&gate->lock, NULL);
+    pthread_cond_init(&gate->opened, NULL);
+}
+
+void hth_plan_gate_fini(hth_plan_gate *gate)
+{
+    pthread_cond_destroy(&gate->opened);
+    pthread_mutex_destroy(&gate->lock);
+}
+
+void hth_plan_gate_shut(hth_plan_gate *gate)
+{
+    gate->shut = true;
+}
+
+void hth_plan_gate_open(hth_plan_gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->shut = false;
+    pthread_cond_broadcast(&gate->opened);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_wait(hth_plan_work *work)
+{
+    hth_plan_gate *gate = work->gate;
+    uint64_t from_ns = hth_now_ns();
+    pthread_mutex_lock(&gate->lock);
+    while (gate->shut) {
+        pthread_cond_wait(&gate->opened, &gate->lock);
+    }
+    pthread_mutex_unlock(&gate->lock);
+    work->stop_ns += hth_now_ns() - from_ns;
+}
+
 uint64_t hth_plan_work_now_ns(void)
 {
     hth_plan_work *work = &hth_plan_work_here;
     uint64_t ps = 0;
+    if (work->gate != NULL && atomic_load_explicit(&work->gate->shut, memory_order_relaxed)) {
+        gate_wait(work);
+    }
     if (work->stop_ns > 0 && !work->stopped && ++work->looks % WORK_LOOK == 0) {
         work->stopped =
             hth_now_ns() >= work->stop_ns ||
@@ -33,12 +74,13 @@ uint64_t hth_plan_work_now_ns(void)
     return ps / 1000 + (work->stopped ? WORK_HOUR : 0);
 }
 
-void hth_plan_work_begin(double limit_ms, const atomic_int *cancel)
+void hth_plan_work_begin(double limit_ms, const atomic_int *cancel, hth_plan_gate *gate)
 {
     double ms = HTH_WORK_BACKSTOP * limit_ms;
     ms = ms > HTH_WORK_BACKSTOP_MIN ? ms : HTH_WORK_BACKSTOP_MIN;
     hth_plan_work_here.stop_ns = hth_now_ns() + (uint64_t)(ms * 1e6);
     hth_plan_work_here.cancel = cancel;
+    hth_plan_work_here.gate = gate;
     hth_plan_work_here.looks = 0;
     hth_plan_work_here.stopped = false;
 }
@@ -48,6 +90,7 @@ bool hth_plan_work_end(void)
     bool stopped = hth_plan_work_here.stopped;
     hth_plan_work_here.stop_ns = 0;
     hth_plan_work_here.cancel = NULL;
+    hth_plan_work_here.gate = NULL;
     hth_plan_work_here.stopped = false;
     return stopped;
 }

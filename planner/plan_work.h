@@ -7,6 +7,7 @@
 #ifndef HTH_PLANNER_PLAN_WORK_H
 #define HTH_PLANNER_PLAN_WORK_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,10 +33,19 @@ typedef enum hth_plan_work_kind {
     HTH_N_WORK_KINDS
 } hth_plan_work_kind;
 
+// Where searches wait while another thread wants their processors. What they wait is no time of
+// theirs: a search that waited finds the plan that it would have found.
+typedef struct hth_plan_gate {
+    atomic_bool shut;
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+} hth_plan_gate;
+
 typedef struct hth_plan_work {
     uint64_t count[HTH_N_WORK_KINDS]; // all that this thread has done
     uint64_t stop_ns;                 // of the real clock, 0: none
     const atomic_int *cancel;         // not 0: it stops, too; may be NULL
+    hth_plan_gate *gate;              // it waits there; may be NULL
     unsigned looks;
     bool stopped;
 } hth_plan_work;
@@ -52,9 +62,16 @@ static inline void hth_plan_work_add(hth_plan_work_kind kind, int64_t n)
 // machine of the rates; once it is stopped, an hour more.
 uint64_t hth_plan_work_now_ns(void);
 // hth_plan_work_begin has the real clock stop what follows after HTH_WORK_BACKSTOP times limit_ms,
-// and *cancel (NULL: none) as soon as it is not 0. hth_plan_work_end returns whether one has, and
-// lets go of them.
-void hth_plan_work_begin(double limit_ms, const atomic_int *cancel);
+// and *cancel (NULL: none) as soon as it is not 0; it waits while `gate` (NULL: none) is shut.
+// hth_plan_work_end returns whether it was stopped, and lets go of all three.
+void hth_plan_work_begin(double limit_ms, const atomic_int *cancel, hth_plan_gate *gate);
 bool hth_plan_work_end(void);
+
+// A gate is open at first. It is shut and opened by one thread, any number wait; the searches have
+// ended when it is destroyed.
+void hth_plan_gate_init(hth_plan_gate *gate);
+void hth_plan_gate_fini(hth_plan_gate *gate);
+void hth_plan_gate_shut(hth_plan_gate *gate);
+void hth_plan_gate_open(hth_plan_gate *gate);
 
 #endif

@@ -11,6 +11,7 @@
 #define HTH_RUNTIME_PACED_H
 
 #include "base/pace.h"
+#include "planner/plan_train.h"
 #include "runtime/request.h"
 #include "runtime/site.h"
 
@@ -24,5 +25,12 @@ typedef struct hth_paced {
 // it ends with HTH_ECANCELED when that is canceled; NULL: nobody who could be.
 void hth_paced_begin(hth_paced *paced, hth_site *site, const hth_request *request);
 void hth_paced_end(hth_paced *paced);
+// hth_paced_search runs fn(arg), which searches for plans by `options` and uses nothing that is the
+// engine's thread's own, on another thread, and waits for its end at preemption points: it waits
+// while others compute, and ends with HTH_ECANCELED when the request is canceled. Returns fn's
+// result otherwise, with its sentence. Runs it here where there is no queue or no thread. `options`
+// belongs to the search until then; its gate is set here.
+hth_err hth_paced_search(hth_site *site, hth_plan_options *options, hth_err (*fn)(void *arg),
+                         void *arg);
 
 #endif

@@ -2,6 +2,7 @@
 // The memory that programs of a device share: their arena, and room that others make.
 #include "runtime/site.h"
 
+#include "runtime/paced.h"
 #include "runtime/program.h"
 
 bool hth_site_make_room(hth_site *site, const hth_program *keep, bool pinned)
@@ -44,7 +45,10 @@ bool hth_site_shrink_arena(hth_site *site, size_t need)
 // site_clear: what was taken may have been another tenant's. On error it is given back.
 static hth_err site_clear(hth_site *site, size_t bytes, void **out)
 {
+    hth_paced paced;
+    hth_paced_begin(&paced, site, NULL);
     hth_err err = site->arena_cleared ? hth_device_zero(site->device, *out, bytes) : HTH_OK;
+    hth_paced_end(&paced);
     if (err != HTH_OK) {
         hth_pool_free(site->pool, *out);
         *out = NULL;

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/settings.h"
 #include "planner/plan_json.h"
+#include "runtime/paced.h"
 
 #include <string.h>
 
@@ -81,26 +82,44 @@ static hth_plan_options problem_options(const query *q)
                               .seed = (uint64_t)query_number(q, "seed", 0)};
 }
 
+// A problem that came with the question.
+typedef struct problem_search {
+    hth_problem problem;
+    hth_plan_options options;
+    hth_plan *plan;
+} problem_search;
+
+static hth_err problem_plan(void *arg)
+{
+    problem_search *x = arg;
+    return hth_plan_train(&x->problem, &x->options, &x->plan);
+}
+
+// Whose thread asks; NULL: any.
+static hth_site *query_site(const query *q)
+{
+    return q->ms != NULL ? q->ms->site : NULL;
+}
+
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
-    hth_problem problem = {0};
-    hth_plan *plan = NULL;
-    HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
+    problem_search x = {.options = problem_options(q)};
+    HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &x.problem));
     hth_err err;
-    HTH_GOTO(problem_budget(query_text(q, "budget"), &problem), done);
-    hth_plan_options o = problem_options(q);
+    HTH_GOTO(problem_budget(query_text(q, "budget"), &x.problem), done);
     bool inference =
         query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
     if (!inference) {
-        HTH_GOTO(hth_policy_find(query_text(q, "policy"), &o.policy), done);
+        HTH_GOTO(hth_policy_find(query_text(q, "policy"), &x.options.policy), done);
     }
-    HTH_GOTO(inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan),
+    HTH_GOTO(inference ? hth_plan_inference(&x.problem, &x.plan)
+                       : hth_paced_search(query_site(q), &x.options, problem_plan, &x),
              done);
-    err = plan_verified(q, &problem, plan, out);
+    err = plan_verified(q, &x.problem, x.plan, out);
 done:
-    hth_plan_free(plan);
-    hth_problem_fini(&problem);
+    hth_plan_free(x.plan);
+    hth_problem_fini(&x.problem);
     return err;
 }
 
@@ -117,7 +136,7 @@ static hth_err curve_problem(const query *q, json_t **out)
         HTH_TRY(hth_policy_find(query_text(q, "policy"), &o.policy));
     }
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
-    hth_err err = hth_train_curve_problem(&problem, &o, out);
+    hth_err err = hth_train_curve_problem(query_site(q), &problem, &o, out);
     hth_problem_fini(&problem);
     return err;
 }

@@ -6,9 +6,13 @@
 
 #include <stdatomic.h>
 
-#define CLIENTS 3
-#define CLASSES 10
-#define JOB     "{\"epochs\": 10, \"checkpoint-every\": 20, \"save-as\": \"%s\"}"
+#define CLIENTS        3
+#define CLASSES        10
+#define SEARCH_MS      1000 // work
+#define SEARCH_ANSWERS 200
+#define SEARCH_WARM    300
+#define SEARCH_ROWS    8
+#define JOB            "{\"epochs\": 10, \"checkpoint-every\": 20, \"save-as\": \"%s\"}"
 
 typedef struct load load;
 
@@ -24,7 +28,8 @@ typedef struct client {
 struct load {
     fixture f;
     hth_tensor images;
-    float *want; // of all images, from an idle engine
+    float *want;  // of all images, from an idle engine
+    int64_t rows; // of a request; 0: another number each time
     atomic_bool training, stop;
     atomic_int during; // answers to what was asked while the job was there
     atomic_int begun;  // clients that had an answer
@@ -61,7 +66,7 @@ static void *client_main(void *arg)
     int64_t have = l->images.shape.dim[0];
     while (!l->stop && x->failed == 0) {
         call c;
-        int64_t rows = 1 + x->asked * 5 % 23;
+        int64_t rows = l->rows > 0 ? l->rows : 1 + x->asked * 5 % 23;
         int64_t first = (x->index * 101 + x->asked * 7) % (have - rows);
         bool during = l->training;
         if (ask_rows(l, first, rows, &c) != HTH_OK) {
@@ -162,8 +167,45 @@ static void test_both_at_once(void **state)
     fixture_close(&l.f);
 }
 
+// While a plan is searched for, requests are answered. The search is long, so few are
+// answered before and after it.
+static void a_search_delays_nobody(void **state)
+{
+    static load l;
+    char data[200];
+    hth_err err;
+    static const char *const plan = "{\"model\": \"unet_adam\", \"train\": true, \"batch\": 24, "
+                                    "\"budget\": \"%s\", \"plan-ms\": %d}";
+    char text[200];
+    load_open(&l);
+    prepare(&l.f, &unet, data);
+    snprintf(text, sizeof text, plan, "90%", 1);
+    json_decref(ask(&l.f, "plan", text, &err)); // what its nodes cost is known
+    assert_ok(err);
+    l.rows = SEARCH_ROWS;
+    load_start(&l);
+    snprintf(text, sizeof text, plan, "70%", SEARCH_MS);
+    l.training = true;
+    while (l.during < SEARCH_WARM) { // programs for all numbers of images
+        usleep(1000);
+    }
+    l.during = 0;
+    json_t *doc = ask(&l.f, "plan", text, &err);
+    l.training = false;
+    assert_ok(err);
+    load_end(&l);
+    print_message("# %d answers in %.0f ms\n", (int)l.during,
+                  json_number_value(json_object_get(doc, "plan_ms")));
+    assert_true(l.during >= SEARCH_ANSWERS);
+    json_decref(doc);
+    free(l.want);
+    hth_free(l.images.data);
+    fixture_close(&l.f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_at_once),
+                                       cmocka_unit_test(a_search_delays_nobody)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,14 +217,23 @@ hth_err hth_train_plan_file(const hth_train_spec *spec,
 }
 
 typedef struct curve_of {
-    const hth_plan_options *options;
+    hth_site *site; // whose thread calls; NULL: any
+    hth_plan_options options;
+    const hth_problem *problem;
     hth_curve curve;
 } curve_of;
+
+static hth_err curve_search(void *arg)
+{
+    curve_of *x = arg;
+    return hth_plan_curve(x->problem, &x->options, &x->curve);
+}
 
 static hth_err curve_visit(void *ctx, const hth_program *program)
 {
     curve_of *x = ctx;
-    return hth_plan_curve(&program->problem, x->options, &x->curve);
+    x->problem = &program->problem;
+    return hth_paced_search(x->site, &x->options, curve_search, x);
 }
 
 // For this device: in parts, too.
@@ -282,7 +291,7 @@ static hth_err curve_whole(const hth_train_spec *spec)
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         json_t **out)
 {
-    curve_of x = {.options = &spec->plan};
+    curve_of x = {.site = ms->site, .options = spec->plan};
     HTH_TRY(curve_whole(spec));
     HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, request, false, curve_visit, &x)
                                   : curve_here(ms, spec, request, &x.curve));
@@ -292,16 +301,16 @@ hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request 
 hth_err hth_train_curve_file(const hth_train_spec *spec, json_t **out)
 {
     hth_site site = {.device = NULL};
-    curve_of x = {.options = &spec->plan};
+    curve_of x = {.options = spec->plan};
     HTH_TRY(curve_whole(spec));
     HTH_TRY(file_visit(spec, &site, false, curve_visit, &x));
     return curve_answer(&x.curve, out);
 }
 
-hth_err hth_train_curve_problem(const hth_problem *problem, const hth_plan_options *options,
-                                json_t **out)
+hth_err hth_train_curve_problem(hth_site *site, const hth_problem *problem,
+                                const hth_plan_options *options, json_t **out)
 {
-    hth_curve curve;
-    HTH_TRY(hth_plan_curve(problem, options, &curve));
-    return curve_answer(&curve, out);
+    curve_of x = {.site = site, .options = *options, .problem = problem};
+    HTH_TRY(hth_paced_search(site, &x.options, curve_search, &x));
+    return curve_answer(&x.curve, out);
 }

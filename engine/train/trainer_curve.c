@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "runtime/compile/compile.h"
+#include "runtime/paced.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ typedef struct curve_trial {
 } curve_trial;
 
 typedef struct curve_jobs {
+    hth_plan_options options; // of all
     int n;
     curve_trial trial[CURVE_NUMBERS];
 } curve_jobs;
@@ -142,13 +144,15 @@ static hth_err jobs_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool 
 }
 
 static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_request *request,
-                          const hth_tensor *inputs, int64_t parts, bool guess, curve_trial *trial)
+                          const hth_tensor *inputs, int64_t parts, bool guess, curve_jobs *jobs)
 {
     hth_tensor target;
     hth_trainer *t;
+    curve_trial *trial = &jobs->trial[jobs->n];
     HTH_TRY(hth_trainer_open(ms, spec, request, &t));
+    jobs->n++;
     trial->t = t;
-    trial->o = &spec->plan;
+    trial->o = &jobs->options;
     t->parts = parts;
     t->group = false;
     t->problem_only = true;
@@ -171,7 +175,7 @@ static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_req
                         (long long)n, (long long)parts);
     }
     for (; parts <= last && n % parts == 0; parts *= 2) {
-        HTH_TRY(curve_open(ms, spec, request, inputs, parts, false, &jobs->trial[jobs->n++]));
+        HTH_TRY(curve_open(ms, spec, request, inputs, parts, false, jobs));
         if (jobs->trial[0].t->whole) {
             break;
         }
@@ -201,20 +205,40 @@ static void curve_close(curve_jobs *jobs)
     }
 }
 
-static hth_err curve_plan(curve_jobs *jobs, hth_curve *out)
+static hth_err curve_plan(curve_jobs *jobs, void *out)
 {
     uint64_t peak, floor;
     HTH_TRY(curve_limits(jobs, &peak, &floor));
     return hth_plan_curve_by(jobs_plan, jobs, peak, floor, out);
 }
 
+// A search for some of what is known of the jobs.
+typedef struct curve_search {
+    hth_err (*find)(curve_jobs *jobs, void *out);
+    curve_jobs *jobs;
+    void *out;
+} curve_search;
+
+static hth_err curve_find(void *arg)
+{
+    const curve_search *x = arg;
+    return x->find(x->jobs, x->out);
+}
+
+// Others compute meanwhile.
+static hth_err curve_paced(hth_models *ms, curve_jobs *jobs,
+                           hth_err (*find)(curve_jobs *jobs, void *out), void *out)
+{
+    return hth_paced_search(ms->site, &jobs->options, curve_find, &(curve_search){find, jobs, out});
+}
+
 hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, hth_curve *out)
 {
-    curve_jobs x = {.n = 0};
+    curve_jobs x = {.options = spec->plan};
     hth_err err = curve_compile(ms, spec, request, inputs, &x);
     if (err == HTH_OK) {
-        err = curve_plan(&x, out);
+        err = curve_paced(ms, &x, curve_plan, out);
     }
     curve_close(&x);
     return err;
@@ -233,63 +257,73 @@ static hth_err curve_asked(curve_jobs *jobs, hth_curve *out)
     return HTH_OK;
 }
 
+// What a job wants that begins.
+typedef struct curve_demand {
+    int64_t steps; // that it will take
+    bool asked;    // for a budget
+    hth_curve *curve;
+} curve_demand;
+
 // curve_limit is for how long the search may go on for each point: other jobs wait meanwhile, so
 // the curve of a short job costs a small part of its time.
-static hth_err curve_limit(curve_jobs *jobs, const hth_train_spec *spec, int64_t steps,
-                           double *limit_ms)
+static hth_err curve_limit(curve_jobs *jobs, const curve_demand *demand)
 {
     uint64_t peak, floor;
     hth_curve_point point = {.time_us = 0};
     bool fits;
-    double points = spec->budget != NULL ? 1 : HTH_CURVE_POINTS;
-    *limit_ms = 1;
+    double points = demand->asked ? 1 : HTH_CURVE_POINTS;
+    jobs->options.limit_ms = 1;
     HTH_TRY(curve_limits(jobs, &peak, &floor));
     HTH_TRY(trial_plan(&jobs->trial[0], peak, &point, &fits));
-    double share_ms = CURVE_SHARE * point.time_us / 1e3 * (double)steps / points;
-    *limit_ms = fmin(fmax(share_ms, 1), CURVE_DEMAND_MS);
+    double share_ms = CURVE_SHARE * point.time_us / 1e3 * (double)demand->steps / points;
+    jobs->options.limit_ms = fmin(fmax(share_ms, 1), CURVE_DEMAND_MS);
     return HTH_OK;
+}
+
+static hth_err curve_demands(curve_jobs *jobs, void *out)
+{
+    const curve_demand *demand = out;
+    HTH_TRY(curve_limit(jobs, demand));
+    return demand->asked ? curve_asked(jobs, demand->curve) : curve_plan(jobs, demand->curve);
 }
 
 hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                             const hth_tensor *inputs, int64_t steps, hth_curve *out)
 {
-    curve_jobs x = {.n = 0};
-    hth_train_spec quick = *spec;
-    hth_err err = curve_compile(ms, &quick, request, inputs, &x);
+    curve_jobs x = {.options = spec->plan};
+    hth_err err = curve_compile(ms, spec, request, inputs, &x);
     if (err == HTH_OK) {
-        err = curve_limit(&x, spec, steps, &quick.plan.limit_ms);
-    }
-    if (err == HTH_OK) {
-        err = spec->budget != NULL ? curve_asked(&x, out) : curve_plan(&x, out);
+        err = curve_paced(ms, &x, curve_demands, &(curve_demand){steps, spec->budget != NULL, out});
     }
     curve_close(&x);
     return err;
 }
 
-static hth_err curve_least(curve_jobs *jobs, hth_trainer_need *out)
+static hth_err curve_least(curve_jobs *jobs, void *out)
 {
+    hth_trainer_need *need = out;
     int node;
     uint64_t peak, floor;
     HTH_TRY(curve_limits(jobs, &peak, &floor));
-    HTH_TRY(hth_curve_min(trial_plan, &jobs->trial[0], peak, floor, &out->found));
+    HTH_TRY(hth_curve_min(trial_plan, &jobs->trial[0], peak, floor, &need->found));
     const hth_problem *p = &jobs->trial[0].s->apply.program->problem;
-    out->found += out->found / CURVE_ROOM;
-    out->least = hth_plan_min(p, &node);
-    snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);
+    need->found += need->found / CURVE_ROOM;
+    need->least = hth_plan_min(p, &node);
+    snprintf(need->node, sizeof need->node, "%s", node < 0 ? "" : p->nodes[node].name);
     return HTH_OK;
 }
 
 hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, int64_t parts, hth_trainer_need *out)
 {
-    curve_jobs x = {.n = 1};
+    curve_jobs x = {.options = spec->plan};
     hth_train_spec quick = *spec;
     quick.budget = NULL;
-    quick.plan.limit_ms = CURVE_LEAST_MS;
-    quick.plan.any = true;
-    hth_err err = curve_open(ms, &quick, request, inputs, parts, true, &x.trial[0]);
+    x.options.limit_ms = CURVE_LEAST_MS;
+    x.options.any = true;
+    hth_err err = curve_open(ms, &quick, request, inputs, parts, true, &x);
     if (err == HTH_OK) {
-        err = curve_least(&x, out);
+        err = curve_paced(ms, &x, curve_least, out);
     }
     curve_close(&x);
     return err;

@@ -262,11 +262,20 @@ static hth_err step_memory(hth_trainer *trainer, uint64_t bytes)
     return HTH_OK;
 }
 
+static hth_err step_slots(hth_trainer *trainer, hth_trainer_phase *phase)
+{
+    hth_paced paced;
+    hth_paced_begin(&paced, trainer->ms->site, NULL);
+    hth_err err = hth_trainer_slots_enter(&trainer->slots, trainer->memory, phase->place);
+    hth_paced_end(&paced);
+    return err;
+}
+
 hth_err hth_trainer_enter(hth_trainer *trainer, hth_trainer_phase *phase)
 {
     uint64_t bytes = phase->slots_bytes + phase->program->plan->arena_bytes;
     HTH_TRY(step_memory(trainer, bytes > 0 ? bytes : HTH_PLAN_ALIGN));
-    HTH_TRY(hth_trainer_slots_enter(&trainer->slots, trainer->memory, phase->place));
+    HTH_TRY(step_slots(trainer, phase));
     phase->program->arena = (char *)trainer->memory + phase->slots_bytes;
     for (int i = 0; i < trainer->slots.n; i++) {
         const hth_train_slot *slot = &phase->graph.slots[i];

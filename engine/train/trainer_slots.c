@@ -4,6 +4,7 @@
 #include "engine/train/trainer_slots.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 
 #include <string.h>
 
@@ -149,7 +150,7 @@ static hth_err slot_begin_far(hth_trainer_slots *slots, int i)
     }
     if (slots->file == NULL && slots->far[i].memory == NULL) {
         HTH_TRY(hth_device_reserve_host(slots->device, slots->bytes[i], &slots->far[i].memory));
-        memset(slots->far[i].memory, 0, slots->bytes[i]);
+        HTH_TRY(hth_pace_fill(slots->far[i].memory, NULL, slots->bytes[i]));
     }
     slots->stored[i] = true;
     return HTH_OK;

@@ -47,6 +47,12 @@ static hth_err compile_passes(hth_device *device, hth_graph *graph, bool trainin
 #define PRICE_LAST  0x1p+10
 #define PRICE_STEP  32
 
+static hth_err compile_search(void *arg)
+{
+    hth_program *program = arg;
+    return hth_plan_train(&program->problem, &program->options, &program->plan);
+}
+
 static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *menus)
 {
     bool changed = true;
@@ -55,7 +61,7 @@ static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *me
         hth_plan_free(program->plan);
         program->plan = NULL;
         HTH_TRY(program->train != NULL
-                    ? hth_plan_train(&program->problem, &program->options, &program->plan)
+                    ? hth_paced_search(site, &program->options, compile_search, program)
                     : hth_plan_inference(&program->problem, &program->plan));
         HTH_TRY(hth_compile_choose(site, program, menus, &changed));
     }
