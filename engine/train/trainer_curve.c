@@ -40,14 +40,17 @@ static bool trial_keeps(const hth_program *program, const hth_plan *plan, int sl
 }
 
 // What one plan keeps and the other does not is moved between them, twice in each update.
-static double trial_moves_us(const curve_trial *trial, const hth_plan *add, const bool *retained)
+static double trial_moves_us(const curve_trial *trial, const hth_plan *apply, const hth_plan *add,
+                             const bool *retained)
 {
     const hth_problem *p = &trial->s->apply.program->problem;
     double us = 0;
     for (int i = 0; i < trial->t->slots.n; i++) {
-        bool more = !retained[i] && trial_keeps(trial->s->add.program, add, i);
-        bool changes = more && trial->s->add.graph.slots[i].output >= 0;
-        double bytes = more ? (double)trial->t->slots.bytes[i] : 0;
+        bool here = trial_keeps(trial->s->apply.program, apply, i);
+        bool there = retained[i] || trial_keeps(trial->s->add.program, add, i);
+        const hth_trainer_phase *only = here ? &trial->s->apply : &trial->s->add;
+        bool changes = here != there && only->graph.slots[i].output >= 0;
+        double bytes = here != there ? (double)trial->t->slots.bytes[i] : 0;
         us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
         us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
     }
@@ -55,7 +58,7 @@ static double trial_moves_us(const curve_trial *trial, const hth_plan *add, cons
 }
 
 // The adding step as it will be planned: what `apply` keeps is there. *retained_bytes: of the
-// budget.
+// budget. apply NULL: nothing stays.
 static hth_err trial_problem(const curve_trial *trial, const hth_plan *apply, hth_problem *out,
                              bool *retained, uint64_t *retained_bytes)
 {
@@ -68,7 +71,7 @@ static hth_err trial_problem(const curve_trial *trial, const hth_plan *apply, ht
     *retained_bytes = 0;
     for (int i = 0; i < trial->t->slots.n; i++) {
         int t = hth_program_slot(add, i);
-        retained[i] = trial_keeps(trial->s->apply.program, apply, i);
+        retained[i] = apply != NULL && trial_keeps(trial->s->apply.program, apply, i);
         *retained_bytes += retained[i] ? hth_plan_round(trial->t->slots.bytes[i]) : 0;
         if (t >= 0) {
             out->tensors[t].external = retained[i];
@@ -77,30 +80,41 @@ static hth_err trial_problem(const curve_trial *trial, const hth_plan *apply, ht
     return HTH_OK;
 }
 
+// Plans the adding step with what `keeps` (NULL: nothing) leaves of the budget.
+static hth_err trial_second(const curve_trial *trial, uint64_t budget, const hth_plan *keeps,
+                            bool *retained, hth_curve_point *add, bool *fits, hth_plan **plan)
+{
+    hth_problem p;
+    uint64_t bytes = 0;
+    HTH_TRY(trial_problem(trial, keeps, &p, retained, &bytes));
+    hth_err err =
+        hth_curve_point_of(&p, trial->o, budget > bytes ? budget - bytes : 0, add, fits, plan);
+    add->device_bytes += bytes;
+    hth_free(p.tensors);
+    return err;
+}
+
 // Adds what the adding steps of an update need to *out.
 static hth_err trial_add(const curve_trial *trial, uint64_t budget, const hth_plan *apply,
                          bool *retained, hth_curve_point *out, bool *fits)
 {
-    hth_problem p;
-    hth_plan *plan;
-    hth_curve_point add;
-    uint64_t retained_bytes = 0;
+    hth_plan *plan = NULL;
+    hth_curve_point add = {.device_bytes = 0};
     double times = (double)(trial->s->parts - 1);
-    HTH_TRY(trial_problem(trial, apply, &p, retained, &retained_bytes));
-    hth_err err = hth_curve_point_of(
-        &p, trial->o, budget > retained_bytes ? budget - retained_bytes : 0, &add, fits, &plan);
+    hth_err err = trial_second(trial, budget, apply, retained, &add, fits, &plan);
+    if (err == HTH_OK && !*fits) {
+        err = trial_second(trial, budget, NULL, retained, &add, fits, &plan);
+    }
     if (err == HTH_OK && *fits) {
-        add.device_bytes += retained_bytes;
         out->device_bytes =
             add.device_bytes > out->device_bytes ? add.device_bytes : out->device_bytes;
         out->host_bytes += add.host_bytes;
-        out->time_us += times * add.time_us + trial_moves_us(trial, plan, retained);
+        out->time_us += times * add.time_us + trial_moves_us(trial, apply, plan, retained);
         out->lower_bound_us += times * add.lower_bound_us;
         out->h2d_us += times * add.h2d_us;
         out->d2h_us += times * add.d2h_us;
     }
     hth_plan_free(plan);
-    hth_free(p.tensors);
     return err;
 }
 

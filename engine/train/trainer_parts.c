@@ -14,7 +14,7 @@
 #include <string.h>
 
 // What moves when `phase` is entered after `before`, and when that one is entered again: slots that
-// only one of them keeps, in and (where they change) out.
+// only one of them keeps, in and (where they change) out; those that each has elsewhere, twice.
 static double parts_moves_us(const hth_trainer *trainer, const hth_trainer_phase *phase,
                              const hth_trainer_phase *before)
 {
@@ -25,7 +25,8 @@ static double parts_moves_us(const hth_trainer *trainer, const hth_trainer_phase
              there = before->place[i] != HTH_SLOT_OFF_DEVICE;
         const hth_trainer_phase *only = here ? phase : before;
         bool changes = only->graph.slots[i].output >= 0;
-        double bytes = here == there ? 0 : (double)trainer->slots.bytes[i];
+        bool moves = phase->place[i] != before->place[i];
+        double bytes = moves ? (double)trainer->slots.bytes[i] * (here + there) : 0;
         us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
         us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
     }

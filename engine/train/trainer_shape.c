@@ -3,13 +3,15 @@
 //
 // All steps of a job agree on the slots that the first one keeps on the device: to the others they
 // are the caller's, and their budget is what is left. Hence these never move, whatever the order in
-// which steps run. What else a step keeps is moved when it is entered.
+// which steps run. What else a step keeps is moved when it is entered. Where those slots leave too
+// little for the other steps, none is agreed on: each step has the whole budget then.
 #include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
 #include "runtime/compile/compile.h"
 #include "runtime/paced.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)
@@ -56,18 +58,26 @@ static void step_gather(const hth_trainer *trainer, hth_trainer_phase *phase)
     phase->slots_bytes = at;
 }
 
-// Those that always stay come first, so that they have the same place in every step.
-static void step_places(const hth_trainer *trainer, hth_trainer_phase *phase)
+static bool step_has(const hth_trainer *trainer, const hth_trainer_phase *phase, int slot)
+{
+    return trainer->retained[slot] || step_keeps(phase->program, slot);
+}
+
+// Those that `other` (NULL: none is known) has too come first, so that they have the same place in
+// both steps.
+static void step_places(const hth_trainer *trainer, hth_trainer_phase *phase,
+                        const hth_trainer_phase *other)
 {
     uint64_t at = 0;
-    for (int retained = 1; retained >= 0; retained--) {
+    for (int both = 1; both >= 0; both--) {
         for (int i = 0; i < trainer->slots.n; i++) {
-            if (trainer->retained[i] != (retained == 1)) {
+            bool here = step_has(trainer, phase, i);
+            bool there = other != NULL ? step_has(trainer, other, i) : trainer->retained[i];
+            if ((here && there) != (both == 1)) {
                 continue;
             }
-            bool resident = trainer->retained[i] || step_keeps(phase->program, i);
-            phase->place[i] = resident ? at : HTH_SLOT_OFF_DEVICE;
-            at += resident ? hth_plan_round(trainer->slots.bytes[i]) : 0;
+            phase->place[i] = here ? at : HTH_SLOT_OFF_DEVICE;
+            at += here ? hth_plan_round(trainer->slots.bytes[i]) : 0;
         }
     }
     phase->slots_bytes = at;
@@ -76,7 +86,8 @@ static void step_places(const hth_trainer *trainer, hth_trainer_phase *phase)
 void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape)
 {
     if (shape->parts > 1) {
-        step_places(trainer, &shape->add);
+        step_places(trainer, &shape->add, &shape->apply);
+        step_places(trainer, &shape->apply, &shape->add);
     } else {
         step_gather(trainer, &shape->apply);
     }
@@ -99,7 +110,7 @@ static hth_err step_tensors(const hth_trainer *trainer, hth_trainer_phase *phase
     for (int i = 0; i < g->n_outputs; i++) {
         phase->out[i] = hth_program_output(phase->program, i);
     }
-    step_places(trainer, phase);
+    step_places(trainer, phase, NULL);
     return HTH_OK;
 }
 
@@ -197,12 +208,37 @@ static hth_err shape_parts(hth_trainer *trainer, int64_t n, int64_t *parts)
     return HTH_OK;
 }
 
+// The step that a shape's first one leaves memory for. If that is too little, and no other shape
+// relies on the slots that stay, none does: they move when the other step is entered.
+static hth_err shape_second(hth_trainer *trainer, hth_trainer_shape *shape,
+                            hth_trainer_phase *phase, hth_train_phase kind,
+                            const hth_tensor *inputs, const hth_tensor *target)
+{
+    hth_err err = step_make(trainer, phase, kind, inputs, target);
+    if (err != HTH_ETOOBIG || trainer->retained_bytes == 0 || trainer->n_shapes > 0) {
+        return err;
+    }
+    char why[HTH_TRAINER_WHY];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    step_free(trainer, phase);
+    memset(trainer->retained, 0, (size_t)trainer->slots.n * sizeof *trainer->retained);
+    trainer->retained_bytes = 0;
+    err = step_make(trainer, phase, kind, inputs, target);
+    if (err == HTH_ETOOBIG) {
+        return hth_fail(err, "%s", why);
+    }
+    if (err == HTH_OK) {
+        hth_trainer_place(trainer, shape);
+    }
+    return err;
+}
+
 // What adds gradients up needs the most memory of a group's phases, and decides what stays.
 static hth_err shape_group(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_shape *shape)
 {
     HTH_TRY(step_make(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, inputs, target));
-    return step_make(trainer, &shape->apply, HTH_TRAIN_UPDATE, inputs, target);
+    return shape_second(trainer, shape, &shape->apply, HTH_TRAIN_UPDATE, inputs, target);
 }
 
 static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
@@ -224,7 +260,7 @@ static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const
     hth_err err =
         step_make(trainer, &shape->apply, whole ? HTH_TRAIN_WHOLE : HTH_TRAIN_APPLY, part, &to);
     if (err == HTH_OK && shape->parts > 1) {
-        err = step_make(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, part, &to);
+        err = shape_second(trainer, shape, &shape->add, HTH_TRAIN_ACCUMULATE, part, &to);
     }
     hth_free(part);
     return err;
