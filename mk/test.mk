@@ -86,7 +86,7 @@ check-tsan: ## those that have threads under the thread sanitizer
 # the caches before each run, and of the planner. What orders their threads, device/cpu/team.c, is, and so is
 # what a search has in common with who waits for it.
 build-tsan/kernels/%.o build-tsan/planner/%.o: override SAN = -w
-build-tsan/planner/plan_refine.o: override SAN = -w -fsanitize=thread
+build-tsan/planner/plan_refine.o build-tsan/planner/plan_work.o: override SAN = -w -fsanitize=thread
 build-tsan/convsel/bench_%.o build-tsan/convsel/link.o: override SAN = -w
 
 lint: deps-lint ## layers, headers, exports, format, manual pages, types, cppcheck

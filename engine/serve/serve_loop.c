@@ -229,6 +229,7 @@ static void queue_go(hth_serve *serve, hth_work *work)
     serve->ms->tenant = begins ? NULL : own->tenant;
     serve->ms->asks = begins ? NULL : own->asks;
     if (begins) {
+        serve->arrived = serve->first != NULL; // what came with it is looked at, at its first point
         hth_work_begin(&serve->works, work, work_main[kind_of(serve, work)], serve);
     } else {
         hth_work_go(&serve->works, work);

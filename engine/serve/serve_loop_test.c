@@ -56,21 +56,43 @@ static bool rig_due(void *ctx)
     return ((rig *)ctx)->job != NULL;
 }
 
+static void rig_compile(rig *r, hth_model *model)
+{
+    hth_tensor in[1];
+    hth_program *p;
+    assert_ok(hth_model_synthetic(model, 7, false, in));
+    assert_ok(hth_infer_program(&r->s.models, &model->source, in, false, NULL, &p));
+    assert_int_equal(p->key[0].shape.dim[0], 7);
+    hth_free(in[0].data);
+}
+
 // A job that compiles: a request arrives after it has begun.
 static bool rig_job(void *ctx)
 {
     rig *r = ctx;
     hth_model *m = r->job;
-    hth_tensor in[1];
-    hth_program *p;
     r->job = NULL;
     r->jobs++;
-    assert_ok(hth_model_synthetic(m, 7, false, in));
     r->arrives = &r->c.r;
-    assert_ok(hth_infer_program(&r->s.models, &m->source, in, false, NULL, &p));
+    rig_compile(r, m);
     assert_true(r->c.finished); // it was answered before that was done
-    assert_int_equal(p->key[0].shape.dim[0], 7);
-    hth_free(in[0].data);
+    return true;
+}
+
+// A query that compiles, and one that computes nothing.
+static void rig_query(void *ctx, hth_request *request)
+{
+    rig *r = ctx;
+    assert_int_equal(request->command, HTH_COMMAND_PLAN);
+    rig_compile(r, hth_model_current(&r->s.models, "digits"));
+    assert_true(r->c.finished);
+}
+
+static bool rig_at_once(void *ctx, hth_request *request)
+{
+    rig *r = ctx;
+    assert_ptr_equal(request, &r->c.r);
+    r->c.finished = true;
     return true;
 }
 
@@ -106,6 +128,8 @@ static void rig_open(rig *r)
                            .mail = rig_mail,
                            .wait = rig_wait,
                            .answer = rig_answer,
+                           .query = rig_query,
+                           .at_once = rig_at_once,
                            .due = rig_due,
                            .job = rig_job,
                            .ctx = r,
@@ -204,6 +228,26 @@ static void test_compile(void **state)
     rig_close(&r);
 }
 
+// A query that computes nothing does not wait for a long one that came in the same moment, even if
+// nothing else arrives.
+static void test_together(void **state)
+{
+    rig r;
+    uint64_t wake_ns;
+    hth_request plan = {.command = HTH_COMMAND_PLAN};
+    rig_open(&r);
+    rig_use(&r);
+    rig_rest(&r);
+    r.c = (call){.r = {.command = HTH_COMMAND_MODELS}};
+    hth_serve_take(&r.serve, &plan);
+    hth_serve_take(&r.serve, &r.c.r);
+    while (!r.c.finished || hth_work_busy(&r.serve.work[HTH_SERVE_REQUESTED].work)) {
+        (void)hth_serve_iterate(&r.serve, false, &wake_ns);
+    }
+    rig_rest(&r);
+    rig_close(&r);
+}
+
 // One for a batch whose program is not there is compiled on a stack of its own, and one that comes
 // meanwhile, whose program is there, is answered first.
 static void test_not_there(void **state)
@@ -234,8 +278,8 @@ static void test_not_there(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle), cmocka_unit_test(test_rests),
-                                       cmocka_unit_test(test_compile),
-                                       cmocka_unit_test(test_not_there)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle), cmocka_unit_test(test_rests), cmocka_unit_test(test_compile),
+        cmocka_unit_test(test_together), cmocka_unit_test(test_not_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
