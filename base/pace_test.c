@@ -112,8 +112,10 @@ static void test_fill(void **state)
     fill_whole(to, from, n);
     assert_int_equal(t.n, 2);
     assert_int_equal(p.work, n);
-    assert_int_equal(hth_pace_fill(to, NULL, n), HTH_ECANCELED); // at the third turn
-    assert_int_equal(to[n - 1], from[n - 1]);
+    p.turned = p.work;
+    t.n = 1;
+    assert_int_equal(hth_pace_fill(to, NULL, n), HTH_ECANCELED); // at the second of its turns
+    assert_true(to[0] == 0 && to[n - 1] == from[n - 1]);
     hth_pace_leave(NULL);
     free(from);
     free(to);

@@ -83,7 +83,8 @@ void hth_thread_low(void)
 
 void hth_thread_nice(int n)
 {
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), n);
+    int now = getpriority(PRIO_PROCESS, (id_t)gettid()); // -1 if it fails, too: no harm
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), now + n);
 }
 
 static uint64_t (*delay_fn)(void *ctx);

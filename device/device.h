@@ -157,7 +157,8 @@ hth_err hth_device_reserve_host(hth_device *device, size_t bytes, void **base);
 void hth_device_release_host(hth_device *device, void *base, size_t bytes);
 
 // hth_device_put copies host memory to the device's, get the other way, and zero fills it with
-// zeros. They return when it is done; nothing issued uses that memory meanwhile.
+// zeros. They return when it is done; nothing issued uses that memory meanwhile. Host memory counts
+// in the thread's account (base/pace.h), whose error ends them half done.
 hth_err hth_device_put(hth_device *device, void *far, const void *host, size_t bytes);
 hth_err hth_device_get(hth_device *device, void *host, const void *far, size_t bytes);
 hth_err hth_device_zero(hth_device *device, void *far, size_t bytes);

@@ -124,8 +124,9 @@ typedef struct waiting {
 static uint64_t waiting_ns(void *ctx)
 {
     waiting *w = ctx;
+    uint64_t now_ns = w->now_ns; // before it counts as a look
     w->looks++;
-    return w->now_ns;
+    return now_ns;
 }
 
 static void waiting_main(void *ctx)

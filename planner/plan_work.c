@@ -21,6 +21,7 @@ _Thread_local hth_plan_work hth_plan_work_here;
 void hth_plan_gate_init(hth_plan_gate *gate)
 {
     gate->shut = false;
+    gate->openings = 0;
     pthread_mutex_init(&gate->lock, NULL);
     pthread_cond_init(&gate->opened, NULL);
 }
@@ -40,6 +41,7 @@ void hth_plan_gate_open(hth_plan_gate *gate)
 {
     pthread_mutex_lock(&gate->lock);
     gate->shut = false;
+    gate->openings++;
     pthread_cond_broadcast(&gate->opened);
     pthread_mutex_unlock(&gate->lock);
 }
@@ -49,7 +51,8 @@ static void gate_wait(hth_plan_work *work)
     hth_plan_gate *gate = work->gate;
     uint64_t from_ns = hth_now_ns();
     pthread_mutex_lock(&gate->lock);
-    while (gate->shut) {
+    unsigned before = gate->openings;
+    while (gate->shut && gate->openings == before) {
         pthread_cond_wait(&gate->opened, &gate->lock);
     }
     pthread_mutex_unlock(&gate->lock);

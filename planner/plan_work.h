@@ -37,6 +37,7 @@ typedef enum hth_plan_work_kind {
 // theirs: a search that waited finds the plan that it would have found.
 typedef struct hth_plan_gate {
     atomic_bool shut;
+    atomic_uint openings; // so often: who waits passes then, also if it is shut again
     pthread_mutex_t lock;
     pthread_cond_t opened;
 } hth_plan_gate;

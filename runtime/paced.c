@@ -14,7 +14,7 @@ static hth_err paced_turn(void *ctx)
     const hth_paced *p = ctx;
     (void)hth_work_point(p->site->queue);
     return p->r != NULL && p->r->canceled
-               ? hth_fail(HTH_ECANCELED, "canceled while its model was being prepared")
+               ? hth_fail(HTH_ECANCELED, "canceled while it was being prepared")
                : HTH_OK;
 }
 
@@ -53,15 +53,17 @@ static void search_main(void *ctx)
 }
 
 // search_wait lets others compute, as a slice of the engine's thread would. What they do is counted
-// by nobody here.
+// by nobody here, and what they are refused is not why the search ends.
 static hth_err search_wait(paced_search *search, hth_site *site)
 {
     hth_err err = HTH_OK;
+    char why[sizeof search->detail] = "";
     hth_pace *pace = hth_pace_enter(NULL);
     while (!search->over) {
         hth_plan_gate_shut(&search->gate);
         if (pace != NULL && pace->turn != NULL && err == HTH_OK) {
             err = pace->turn(pace->ctx);
+            snprintf(why, sizeof why, "%s", hth_err_detail());
         } else {
             (void)hth_work_point(site->queue);
         }
@@ -70,7 +72,7 @@ static hth_err search_wait(paced_search *search, hth_site *site)
         usleep(SEARCH_LOOK_US);
     }
     hth_pace_leave(pace);
-    return err;
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", why);
 }
 
 static void search_watches(paced_search *search, hth_plan_options *options)
@@ -79,15 +81,12 @@ static void search_watches(paced_search *search, hth_plan_options *options)
     options->gate = &search->gate;
 }
 
-hth_err hth_paced_search(hth_site *site, hth_plan_options *options, hth_err (*fn)(void *arg),
-                         void *arg)
+static hth_err search_apart(hth_site *site, hth_plan_options *options, hth_err (*fn)(void *arg),
+                            void *arg)
 {
     hth_plan_options before = *options;
     paced_search s = {.fn = fn, .arg = arg};
     pthread_t thread;
-    if (site == NULL || site->queue == NULL) {
-        return fn(arg);
-    }
     hth_plan_gate_init(&s.gate);
     search_watches(&s, options);
     bool apart = hth_thread_start("search", search_main, &s, &thread) == HTH_OK;
@@ -99,4 +98,20 @@ hth_err hth_paced_search(hth_site *site, hth_plan_options *options, hth_err (*fn
     hth_plan_gate_fini(&s.gate);
     HTH_TRY(err);
     return s.err != HTH_OK ? hth_fail(s.err, "%s", s.detail) : HTH_OK;
+}
+
+hth_err hth_paced_search(hth_site *site, const hth_request *request, hth_plan_options *options,
+                         hth_err (*fn)(void *arg), void *arg)
+{
+    hth_paced paced;
+    if (site == NULL || site->queue == NULL) {
+        return fn(arg);
+    }
+    if (request == NULL) {
+        return search_apart(site, options, fn, arg);
+    }
+    hth_paced_begin(&paced, site, request);
+    hth_err err = search_apart(site, options, fn, arg);
+    hth_paced_end(&paced);
+    return err;
 }

@@ -26,11 +26,11 @@ typedef struct hth_paced {
 void hth_paced_begin(hth_paced *paced, hth_site *site, const hth_request *request);
 void hth_paced_end(hth_paced *paced);
 // hth_paced_search runs fn(arg), which searches for plans by `options` and uses nothing that is the
-// engine's thread's own, on another thread, and waits for its end at preemption points: it waits
-// while others compute, and ends with HTH_ECANCELED when the request is canceled. Returns fn's
-// result otherwise, with its sentence. Runs it here where there is no queue or no thread. `options`
-// belongs to the search until then; its gate is set here.
-hth_err hth_paced_search(hth_site *site, hth_plan_options *options, hth_err (*fn)(void *arg),
-                         void *arg);
+// engine's thread's own, on another thread, and waits for its end at preemption points: the search
+// waits while others compute (cbc does not), and ends with HTH_ECANCELED when `request` is canceled
+// (NULL: that of the thread's account, if any). Returns fn's result otherwise, with its sentence.
+// Runs it here where there is no queue or no thread. options->cancel and ->gate are set meanwhile.
+hth_err hth_paced_search(hth_site *site, const hth_request *request, hth_plan_options *options,
+                         hth_err (*fn)(void *arg), void *arg);
 
 #endif

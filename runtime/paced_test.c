@@ -17,6 +17,7 @@ typedef struct search {
     bool until_ended;    // it goes on until it is to end, ..
     int until_polls;     // .. or for so many points
     const char *refusal; // NULL: none
+    bool alone;          // without an account of the thread
 } search;
 
 static hth_err search_run(void *arg)
@@ -32,6 +33,7 @@ static void search_poll(void *ctx)
 {
     search *s = ctx;
     s->open += !s->options->gate->shut;
+    (void)hth_fail(HTH_EBUSY, "somebody else's");
     s->polls++;
 }
 
@@ -44,10 +46,12 @@ static hth_err search_at(search *s, bool canceled)
     hth_request request = {.canceled = canceled};
     hth_paced paced;
     s->options = &options;
-    hth_paced_begin(&paced, &site, &request);
-    hth_err err = hth_paced_search(&site, &options, search_run, s);
-    assert_ptr_equal(hth_pace_now(), &paced.pace);
-    hth_paced_end(&paced);
+    if (!s->alone) {
+        hth_paced_begin(&paced, &site, &request);
+    }
+    hth_err err = hth_paced_search(&site, s->alone ? &request : NULL, &options, search_run, s);
+    assert_ptr_equal(hth_pace_now(), s->alone ? NULL : &paced.pace);
+    hth_pace_leave(NULL);
     assert_true(options.seed == 5 && options.cancel == &s->polls && options.gate == NULL);
     assert_int_equal(s->open, 0);
     return err;
@@ -75,6 +79,9 @@ static void nobody_wants_it_any_more(void **state)
     assert_non_null(strstr(hth_err_detail(), "canceled"));
     s.refusal = "no plan fits"; // because it was ended
     assert_int_equal(search_at(&s, true), HTH_ECANCELED);
+    s.alone = true;
+    assert_int_equal(search_at(&s, true), HTH_ECANCELED);
+    assert_non_null(strstr(hth_err_detail(), "canceled"));
 }
 
 static void without_a_queue_it_runs_here(void **state)
@@ -83,9 +90,9 @@ static void without_a_queue_it_runs_here(void **state)
     hth_plan_options options = {.seed = 5};
     hth_site site = {.queue = NULL};
     s.options = &options;
-    assert_int_equal(hth_paced_search(&site, &options, search_run, &s), HTH_ETOOBIG);
+    assert_int_equal(hth_paced_search(&site, NULL, &options, search_run, &s), HTH_ETOOBIG);
     assert_true(pthread_equal(s.thread, pthread_self()));
-    assert_int_equal(hth_paced_search(NULL, &options, search_run, &s), HTH_ETOOBIG);
+    assert_int_equal(hth_paced_search(NULL, NULL, &options, search_run, &s), HTH_ETOOBIG);
 }
 
 int main(void)

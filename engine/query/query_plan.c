@@ -114,7 +114,7 @@ static hth_err plan_problem(const query *q, json_t **out)
         HTH_GOTO(hth_policy_find(query_text(q, "policy"), &x.options.policy), done);
     }
     HTH_GOTO(inference ? hth_plan_inference(&x.problem, &x.plan)
-                       : hth_paced_search(query_site(q), &x.options, problem_plan, &x),
+                       : hth_paced_search(query_site(q), q->r, &x.options, problem_plan, &x),
              done);
     err = plan_verified(q, &x.problem, x.plan, out);
 done:
@@ -136,7 +136,7 @@ static hth_err curve_problem(const query *q, json_t **out)
         HTH_TRY(hth_policy_find(query_text(q, "policy"), &o.policy));
     }
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
-    hth_err err = hth_train_curve_problem(query_site(q), &problem, &o, out);
+    hth_err err = hth_train_curve_problem(query_site(q), q->r, &problem, &o, out);
     hth_problem_fini(&problem);
     return err;
 }

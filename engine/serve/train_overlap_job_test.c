@@ -21,7 +21,8 @@ typedef struct load load;
 typedef struct client {
     load *l;
     pthread_t thread;
-    int index, asked, failed, wrong;
+    int index, asked, wrong;
+    atomic_int failed;
     char detail[512];
 } client;
 
@@ -187,6 +188,9 @@ static void a_search_delays_nobody(void **state)
     snprintf(text, sizeof text, plan, "70%", SEARCH_MS);
     l.training = true;
     while (l.during < SEARCH_WARM) { // programs for all numbers of images
+        for (int i = 0; i < CLIENTS; i++) {
+            assert_int_equal(l.client[i].failed, 0);
+        }
         usleep(1000);
     }
     l.during = 0;

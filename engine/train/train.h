@@ -318,10 +318,11 @@ hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request 
                         json_t **out);
 // hth_train_curve_file is hth_train_curve for what hth_train_plan_file plans,
 // hth_train_curve_problem for a problem. HTH_ETOOBIG: no plan was found. Any thread; `site` is that
-// whose engine's thread calls, or NULL.
+// whose engine's thread calls for `request`, or both are NULL.
 hth_err hth_train_curve_file(const hth_train_spec *spec, json_t **out);
-hth_err hth_train_curve_problem(hth_site *site, const hth_problem *problem,
-                                const hth_plan_options *options, json_t **out);
+hth_err hth_train_curve_problem(hth_site *site, const hth_request *request,
+                                const hth_problem *problem, const hth_plan_options *options,
+                                json_t **out);
 // hth_trainer_curve plans a job's update for every budget; `inputs` are shapes of a whole batch.
 hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           const hth_tensor *inputs, hth_curve *out);

@@ -218,6 +218,7 @@ hth_err hth_train_plan_file(const hth_train_spec *spec,
 
 typedef struct curve_of {
     hth_site *site; // whose thread calls; NULL: any
+    const hth_request *request;
     hth_plan_options options;
     const hth_problem *problem;
     hth_curve curve;
@@ -233,7 +234,7 @@ static hth_err curve_visit(void *ctx, const hth_program *program)
 {
     curve_of *x = ctx;
     x->problem = &program->problem;
-    return hth_paced_search(x->site, &x->options, curve_search, x);
+    return hth_paced_search(x->site, x->request, &x->options, curve_search, x);
 }
 
 // For this device: in parts, too.
@@ -291,7 +292,7 @@ static hth_err curve_whole(const hth_train_spec *spec)
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                         json_t **out)
 {
-    curve_of x = {.site = ms->site, .options = spec->plan};
+    curve_of x = {.site = ms->site, .request = request, .options = spec->plan};
     HTH_TRY(curve_whole(spec));
     HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, request, false, curve_visit, &x)
                                   : curve_here(ms, spec, request, &x.curve));
@@ -307,10 +308,11 @@ hth_err hth_train_curve_file(const hth_train_spec *spec, json_t **out)
     return curve_answer(&x.curve, out);
 }
 
-hth_err hth_train_curve_problem(hth_site *site, const hth_problem *problem,
-                                const hth_plan_options *options, json_t **out)
+hth_err hth_train_curve_problem(hth_site *site, const hth_request *request,
+                                const hth_problem *problem, const hth_plan_options *options,
+                                json_t **out)
 {
-    curve_of x = {.site = site, .options = *options, .problem = problem};
-    HTH_TRY(hth_paced_search(site, &x.options, curve_search, &x));
+    curve_of x = {.options = *options, .problem = problem};
+    HTH_TRY(hth_paced_search(site, request, &x.options, curve_search, &x));
     return curve_answer(&x.curve, out);
 }

@@ -187,6 +187,7 @@ static double point_number(const json_t *curve, size_t i, const char *key)
     return json_number_value(json_object_get(json_array_get(curve, i), key));
 }
 
+#define CHANGE_STEPS    24 // of an epoch, at most
 #define MORE_PERCENT    106
 #define PARTS_TOLERANCE 1e-4
 #define PATIENT         "\"plan-ms\": 300" // what is said to fit has to be found again
@@ -199,7 +200,7 @@ static void changes_fit(fixture *f, const training *t, const char *data, unsigne
 {
     static const char *const what[] = {"batch", "accumulate"};
     char more[200], flag[20], why[512];
-    double loss[2 * STEPS];
+    double loss[3 * CHANGE_STEPS];
     call c = {.r = {.command = HTH_COMMAND_TRAIN}};
     snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\", " PATIENT "}", budget);
     json_t *q = arguments_of(t, data, more, loss), *doc;
@@ -215,7 +216,7 @@ static void changes_fit(fixture *f, const training *t, const char *data, unsigne
         unsigned long long bytes = pl_change(why, flag, &number);
         assert_true(number > 0 && bytes > 0 && bytes <= budget);
         int64_t batch = i == 0 ? number : 24;
-        double want[2 * STEPS];
+        double want[3 * CHANGE_STEPS];
         snprintf(more, sizeof more, "{\"batch\": %lld, \"accumulate\": %lld, \"epochs\": 3}",
                  (long long)batch, i == 0 ? 1 : number);
         int n = train_losses(f, t, data, more, want, &doc);

@@ -3,7 +3,7 @@
 // the least memory that it can be planned for. Nothing is run, and no device memory is taken.
 //
 // An update in parts is planned as it will be compiled: first the step that updates, then the one
-// that adds, with what the first keeps on the device taken from its budget.
+// that adds, with what the first keeps on the device taken from its budget, if it fits then.
 #include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
@@ -240,10 +240,11 @@ static hth_err curve_find(void *arg)
 }
 
 // Others compute meanwhile.
-static hth_err curve_paced(hth_models *ms, curve_jobs *jobs,
+static hth_err curve_paced(hth_models *ms, const hth_request *request, curve_jobs *jobs,
                            hth_err (*find)(curve_jobs *jobs, void *out), void *out)
 {
-    return hth_paced_search(ms->site, &jobs->options, curve_find, &(curve_search){find, jobs, out});
+    return hth_paced_search(ms->site, request, &jobs->options, curve_find,
+                            &(curve_search){find, jobs, out});
 }
 
 hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *request,
@@ -252,7 +253,7 @@ hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_reques
     curve_jobs x = {.options = spec->plan};
     hth_err err = curve_compile(ms, spec, request, inputs, &x);
     if (err == HTH_OK) {
-        err = curve_paced(ms, &x, curve_plan, out);
+        err = curve_paced(ms, request, &x, curve_plan, out);
     }
     curve_close(&x);
     return err;
@@ -307,7 +308,8 @@ hth_err hth_trainer_demands(hth_models *ms, const hth_train_spec *spec, hth_requ
     curve_jobs x = {.options = spec->plan};
     hth_err err = curve_compile(ms, spec, request, inputs, &x);
     if (err == HTH_OK) {
-        err = curve_paced(ms, &x, curve_demands, &(curve_demand){steps, spec->budget != NULL, out});
+        err = curve_paced(ms, request, &x, curve_demands,
+                          &(curve_demand){steps, spec->budget != NULL, out});
     }
     curve_close(&x);
     return err;
@@ -337,7 +339,7 @@ hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_reques
     x.options.any = true;
     hth_err err = curve_open(ms, &quick, request, inputs, parts, true, &x);
     if (err == HTH_OK) {
-        err = curve_paced(ms, &x, curve_least, out);
+        err = curve_paced(ms, request, &x, curve_least, out);
     }
     curve_close(&x);
     return err;

@@ -53,7 +53,8 @@ struct hth_trainer {
     hth_trainer_shape shapes[HTH_TRAINER_SHAPES];
     int n_shapes, current; // current -1: none
     hth_trainer_slots slots;
-    bool *retained; // per slot: resident in the first step that was planned, and so in all others
+    bool
+        *retained; // per slot: resident in the first step planned, and so in all others; or none is
     hth_profile *profile; // costs to plan with, NULL: measured
     bool problem_only;    // steps are to be planned by others, and are not run
     bool group;           // spec->group, but not to plan a curve: of a whole step, that is close
@@ -115,8 +116,8 @@ double hth_trainer_norm(const hth_trainer *trainer, const hth_tensor *labels);
 hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
                                const hth_tensor *target, hth_trainer_shape *out);
 void hth_trainer_shape_free(hth_trainer *trainer, hth_trainer_shape *shape);
-// hth_trainer_place gives the step that is watched (replan.h), whose plan is new, the places
-// of its slots.
+// hth_trainer_place gives the slots of both steps their places, where one's plan is new or they
+// agreed on none.
 void hth_trainer_place(hth_trainer *trainer, hth_trainer_shape *shape);
 // hth_trainer_enter makes everything ready to run a step: its memory, and the slots where it wants
 // them.

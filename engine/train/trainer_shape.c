@@ -210,27 +210,17 @@ static hth_err shape_parts(hth_trainer *trainer, int64_t n, int64_t *parts)
 
 // The step that a shape's first one leaves memory for. If that is too little, and no other shape
 // relies on the slots that stay, none does: they move when the other step is entered.
-static hth_err shape_second(hth_trainer *trainer, hth_trainer_shape *shape,
-                            hth_trainer_phase *phase, hth_train_phase kind,
+static hth_err shape_second(hth_trainer *trainer, hth_trainer_phase *phase, hth_train_phase kind,
                             const hth_tensor *inputs, const hth_tensor *target)
 {
     hth_err err = step_make(trainer, phase, kind, inputs, target);
     if (err != HTH_ETOOBIG || trainer->retained_bytes == 0 || trainer->n_shapes > 0) {
         return err;
     }
-    char why[HTH_TRAINER_WHY];
-    snprintf(why, sizeof why, "%s", hth_err_detail());
     step_free(trainer, phase);
     memset(trainer->retained, 0, (size_t)trainer->slots.n * sizeof *trainer->retained);
     trainer->retained_bytes = 0;
-    err = step_make(trainer, phase, kind, inputs, target);
-    if (err == HTH_ETOOBIG) {
-        return hth_fail(err, "%s", why);
-    }
-    if (err == HTH_OK) {
-        hth_trainer_place(trainer, shape);
-    }
-    return err;
+    return step_make(trainer, phase, kind, inputs, target);
 }
 
 // What adds gradients up needs the most memory of a group's phases, and decides what stays.
@@ -238,7 +228,7 @@ static hth_err shape_group(hth_trainer *trainer, const hth_tensor *inputs, const
                            hth_trainer_shape *shape)
 {
     HTH_TRY(step_make(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, inputs, target));
-    return shape_second(trainer, shape, &shape->apply, HTH_TRAIN_UPDATE, inputs, target);
+    return shape_second(trainer, &shape->apply, HTH_TRAIN_UPDATE, inputs, target);
 }
 
 static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
@@ -260,7 +250,7 @@ static hth_err shape_steps(hth_trainer *trainer, const hth_tensor *inputs, const
     hth_err err =
         step_make(trainer, &shape->apply, whole ? HTH_TRAIN_WHOLE : HTH_TRAIN_APPLY, part, &to);
     if (err == HTH_OK && shape->parts > 1) {
-        err = shape_second(trainer, shape, &shape->add, HTH_TRAIN_ACCUMULATE, part, &to);
+        err = shape_second(trainer, &shape->add, HTH_TRAIN_ACCUMULATE, part, &to);
     }
     hth_free(part);
     return err;
@@ -270,12 +260,19 @@ hth_err hth_trainer_shape_make(hth_trainer *trainer, const hth_tensor *inputs,
                                const hth_tensor *target, hth_trainer_shape *out)
 {
     *out = (hth_trainer_shape){.parts = 1};
+    if (trainer->n_shapes == 0) { // what an attempt agreed on that failed
+        hth_free(trainer->retained);
+        trainer->retained = NULL;
+        trainer->retained_bytes = 0;
+    }
     HTH_TRY(shape_parts(trainer, inputs[0].shape.dim[0], &out->parts));
     out->inputs = hth_memdup(inputs, (size_t)trainer->model->n_inputs * sizeof *inputs);
     hth_err err = out->inputs == NULL ? hth_no_memory("a training job")
                                       : shape_steps(trainer, inputs, target, out);
     if (err != HTH_OK) {
         hth_trainer_shape_free(trainer, out);
+    } else if (out->parts > 1 && trainer->retained_bytes == 0 && !trainer->problem_only) {
+        hth_trainer_place(trainer, out);
     }
     return err;
 }
@@ -298,6 +295,7 @@ static hth_err step_memory(hth_trainer *trainer, uint64_t bytes)
     return HTH_OK;
 }
 
+// A job that begins moves all its slots: others compute in between.
 static hth_err step_slots(hth_trainer *trainer, hth_trainer_phase *phase)
 {
     hth_paced paced;
@@ -310,8 +308,10 @@ static hth_err step_slots(hth_trainer *trainer, hth_trainer_phase *phase)
 hth_err hth_trainer_enter(hth_trainer *trainer, hth_trainer_phase *phase)
 {
     uint64_t bytes = phase->slots_bytes + phase->program->plan->arena_bytes;
+    bool begins = trainer->memory == NULL;
     HTH_TRY(step_memory(trainer, bytes > 0 ? bytes : HTH_PLAN_ALIGN));
-    HTH_TRY(step_slots(trainer, phase));
+    HTH_TRY(begins ? step_slots(trainer, phase)
+                   : hth_trainer_slots_enter(&trainer->slots, trainer->memory, phase->place));
     phase->program->arena = (char *)trainer->memory + phase->slots_bytes;
     for (int i = 0; i < trainer->slots.n; i++) {
         const hth_train_slot *slot = &phase->graph.slots[i];

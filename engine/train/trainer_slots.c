@@ -150,7 +150,12 @@ static hth_err slot_begin_far(hth_trainer_slots *slots, int i)
     }
     if (slots->file == NULL && slots->far[i].memory == NULL) {
         HTH_TRY(hth_device_reserve_host(slots->device, slots->bytes[i], &slots->far[i].memory));
-        HTH_TRY(hth_pace_fill(slots->far[i].memory, NULL, slots->bytes[i]));
+        hth_err err = hth_pace_fill(slots->far[i].memory, NULL, slots->bytes[i]);
+        if (err != HTH_OK) {
+            hth_device_release_host(slots->device, slots->far[i].memory, slots->bytes[i]);
+            slots->far[i].memory = NULL;
+            return err;
+        }
     }
     slots->stored[i] = true;
     return HTH_OK;

@@ -122,6 +122,7 @@ hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs)
     int64_t parts = trainer->spec->accumulate > 1 ? trainer->spec->accumulate : 1;
     snprintf(plain, sizeof plain, "%s", hth_err_detail());
     hth_err err = never_least(trainer, inputs, &need);
+    HTH_TRY(err == HTH_ECANCELED ? err : HTH_OK);
     if (err != HTH_OK || budget == 0 || need.found <= budget) {
         return hth_fail(HTH_ETOOBIG, "%s", plain);
     }
@@ -133,6 +134,9 @@ hth_err hth_trainer_toobig(hth_trainer *trainer, const hth_tensor *inputs)
         never_parts(trainer, inputs, parts, &divided);
     }
     never_batch(trainer, inputs, parts, &smaller);
+    if (trainer->progress != NULL && trainer->progress->canceled) {
+        return hth_fail(HTH_ECANCELED, "canceled while it was being prepared");
+    }
     never_say(&divided, text, sizeof text);
     never_say(&smaller, text, sizeof text);
     return hth_fail(HTH_ETOOBIG, "%s", text);

@@ -54,11 +54,12 @@ static void files_close(const optimal_files *files)
     rmdir(files->folder);
 }
 
-// Waits until the child ends; kills it when its own limit is over and more.
+// Waits until the child ends; kills it when its own limit is over and more, or at a cancel.
 static hth_err child_wait(pid_t pid, double seconds, int *status)
 {
     uint64_t deadline_ns = hth_now_ns() + (uint64_t)((seconds + OPTIMAL_GRACE) * 1e9);
     const struct timespec pause = {0, 5000000};
+    const atomic_int *cancel = hth_plan_work_here.cancel;
     for (;;) {
         pid_t got = waitpid(pid, status, WNOHANG);
         if (got == pid) {
@@ -67,10 +68,13 @@ static hth_err child_wait(pid_t pid, double seconds, int *status)
         if (got < 0 && errno != EINTR) {
             return hth_fail_errno(errno, "cannot wait for cbc");
         }
-        if (hth_now_ns() > deadline_ns) {
+        bool canceled = cancel != NULL && *cancel != 0;
+        if (canceled || hth_now_ns() > deadline_ns) {
             kill(pid, SIGKILL);
             waitpid(pid, status, 0);
-            return hth_fail(HTH_ETIMEDOUT, "cbc did not stop after %.3g seconds", seconds);
+            return canceled
+                       ? hth_fail(HTH_ETIMEDOUT, "cbc was stopped")
+                       : hth_fail(HTH_ETIMEDOUT, "cbc did not stop after %.3g seconds", seconds);
         }
         nanosleep(&pause, NULL);
     }

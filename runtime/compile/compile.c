@@ -61,7 +61,7 @@ static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *me
         hth_plan_free(program->plan);
         program->plan = NULL;
         HTH_TRY(program->train != NULL
-                    ? hth_paced_search(site, &program->options, compile_search, program)
+                    ? hth_paced_search(site, NULL, &program->options, compile_search, program)
                     : hth_plan_inference(&program->problem, &program->plan));
         HTH_TRY(hth_compile_choose(site, program, menus, &changed));
     }
