@@ -11,7 +11,6 @@
 #include "device/spec.h"
 
 #include <stdio.h>
-#include <string.h>
 
 // Of the host, whatever the machine has: what measures the link, and the smallest steps.
 #define DEVICE_HOST_MIN ((uint64_t)64 << 20)

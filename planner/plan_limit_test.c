@@ -117,7 +117,8 @@ typedef struct waiting {
     hth_plan_options options;
     hth_err err;
     hth_plan *plan;
-    atomic_int looks, over; // at the clock
+    atomic_int looks; // at the clock
+    atomic_int over;
     _Atomic uint64_t now_ns;
 } waiting;
 

@@ -7,6 +7,11 @@
 // folded. What walks over it counts its work (base/pace.h); every millisecond or so there is a
 // preemption point (sched/work.h), as between two kernels that are prepared, and it is looked
 // whether who asked still wants it.
+//
+// A search for a plan knows neither the device nor who waits for it, and has two threads. So it has
+// no points of its own: it computes on other threads, and the engine's thread waits in its place.
+// Its gate (planner/plan_work.h) is shut while others compute, because threads that search on as
+// many processors as there are would delay them.
 #ifndef HTH_RUNTIME_PACED_H
 #define HTH_RUNTIME_PACED_H
 

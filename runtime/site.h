@@ -73,7 +73,7 @@ typedef struct hth_site {
 } hth_site;
 
 // hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
-// hth_pool_free gives it back. It has preemption points once the memory is the caller's.
+// hth_pool_free gives it back. There are preemption points while it is cleared.
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 // hth_site_alloc_spare is hth_site_alloc of what nothing occupies: nothing is evicted for it.
 hth_err hth_site_alloc_spare(hth_site *site, size_t bytes, hth_pool_use use, void **out);

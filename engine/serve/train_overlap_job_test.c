@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job and clients of inference in one engine at once: every answer is what an idle
+// A training job, or a search for its plan, and clients in one engine: every answer is what an idle
 // engine says, and the job's losses and parameters are the bits that they are alone.
 #include "tests/rig/npy_data.h"
 #include "tests/rig/train_job.h"
@@ -168,8 +168,8 @@ static void test_both_at_once(void **state)
     fixture_close(&l.f);
 }
 
-// While a plan is searched for, requests are answered. The search is long, so few are
-// answered before and after it.
+// While a plan is searched for, requests are answered. The search is long, so few are answered
+// before and after it.
 static void a_search_delays_nobody(void **state)
 {
     static load l;
@@ -187,7 +187,7 @@ static void a_search_delays_nobody(void **state)
     load_start(&l);
     snprintf(text, sizeof text, plan, "70%", SEARCH_MS);
     l.training = true;
-    while (l.during < SEARCH_WARM) { // programs for all numbers of images
+    while (l.during < SEARCH_WARM) { // there are programs for joined requests, too
         for (int i = 0; i < CLIENTS; i++) {
             assert_int_equal(l.client[i].failed, 0);
         }

@@ -11,7 +11,6 @@
 #include "runtime/compile/compile.h"
 #include "runtime/paced.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)

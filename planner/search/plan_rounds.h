@@ -15,8 +15,8 @@ typedef enum hth_rounds { HTH_ROUNDS_FIRST, HTH_ROUNDS_OTHER, HTH_ROUNDS_LAST } 
 // hth_rounds_search searches as `rounds` and options say, and sets *out to the plan that it finds,
 // the caller's, for which there has to be none so far. HTH_ETOOBIG: *out stays NULL; *found is
 // lowered to the bytes of the least plan that was seen. *dual: where the certificate's dual ended,
-// for the next one (hth_step_bound). `concurrent`: mo-sos
-// searches on another thread, so hearth spends no work on that.
+// for the next one (hth_step_bound). `concurrent`: mo-sos searches on another thread, so hearth
+// spends no work on that.
 hth_err hth_rounds_search(const hth_problem *problem, hth_step *step,
                           const hth_plan_options *options, hth_rounds rounds, bool concurrent,
                           hth_dual **dual, uint64_t *found, hth_plan **out);
