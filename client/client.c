@@ -160,6 +160,7 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
         return (hearth_status)hth_no_memory("a connection");
     }
     pthread_mutex_init(&h->lock, NULL);
+    pthread_mutex_init(&h->dialing, NULL);
     pthread_mutex_init(&h->passing, NULL);
     pthread_cond_init(&h->idle, NULL);
     h->passing_fd = -1;
@@ -194,6 +195,7 @@ void hearth_close(hearth *h)
     hth_passed_fini(h);
     pthread_cond_destroy(&h->idle);
     pthread_mutex_destroy(&h->passing);
+    pthread_mutex_destroy(&h->dialing);
     pthread_mutex_destroy(&h->lock);
     hth_free(h->url);
     hth_free(h->token);

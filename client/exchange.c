@@ -16,6 +16,7 @@
 
 #define EXCHANGE_CONNECT_MS                                                                        \
     3000 // how long a lost connection may take to come back before a call fails
+#define EXCHANGE_REDIAL_MS 1500 // and before it is dialed anew
 #define EXCHANGE_POLL_MS   100
 #define EXCHANGE_CANCEL_MS 1000
 
@@ -128,23 +129,43 @@ hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const heart
     return HTH_OK;
 }
 
+// exchange_redial has a dialer of its own dial from now on: nng 1.5 gives an address up for good
+// when the server closes the socket between connect and greeting, as one that stops may do.
+static void exchange_redial(hearth *h)
+{
+    nng_dialer d;
+    pthread_mutex_lock(&h->dialing);
+    if (atomic_load(&h->pipes) == 0 && hth_now_ns() >= h->redial_ns &&
+        nng_dialer_create(&d, h->socket, h->url) == 0) {
+        nng_dialer_close(h->dialer);
+        h->dialer = d;
+        h->redial_ns = hth_now_ns() + EXCHANGE_REDIAL_MS * 1000000u;
+        nng_dialer_start(d, NNG_FLAG_NONBLOCK);
+    }
+    pthread_mutex_unlock(&h->dialing);
+}
+
 // exchange_send waits piecewise: a connection counts as up for a moment after it was lost, and then
 // nothing takes the message before there is another. nng gives back what it has not sent.
 static hth_err exchange_send(hearth *h, hth_call *call, nng_msg *msg, uint64_t timeout_ms)
 {
-    uint64_t left = timeout_ms;
+    uint64_t left = timeout_ms, down = 0;
     bool up;
     int rv;
     do {
         up = atomic_load(&h->pipes) > 0;
-        uint64_t wait = left < EXCHANGE_CONNECT_MS ? left : EXCHANGE_CONNECT_MS;
+        uint64_t wait = left < EXCHANGE_REDIAL_MS ? left : EXCHANGE_REDIAL_MS;
         left -= wait;
         nng_aio_set_msg(call->aio, msg);
         nng_aio_set_timeout(call->aio, (nng_duration)wait);
         nng_ctx_send(call->ctx, call->aio);
         nng_aio_wait(call->aio);
         rv = nng_aio_result(call->aio);
-    } while (rv == NNG_ETIMEDOUT && up && left > 0);
+        down = up ? 0 : down + wait;
+        if (rv == NNG_ETIMEDOUT && !up) {
+            exchange_redial(h);
+        }
+    } while (rv == NNG_ETIMEDOUT && left > 0 && down < EXCHANGE_CONNECT_MS);
     if (rv == 0) {
         return HTH_OK;
     }

@@ -26,7 +26,6 @@ typedef struct hth_socket_call hth_socket_call; // a stream
 
 struct hearth {
     nng_socket socket;
-    nng_dialer dialer;
     bool socket_open;
     bool shared_memory; // worth trying: a local socket, and not switched off
     bool rings;         // worth trying with it
@@ -50,6 +49,9 @@ struct hearth {
     hth_buffer *buffers;
     hth_channels *channels;  // of the present connection; NULL: none
     uint64_t channels_tried; // the last connection that was asked for some
+    pthread_mutex_t dialing; // guards the two that follow
+    nng_dialer dialer;
+    uint64_t redial_ns;      // when a dialer that has not connected may be replaced
     pthread_mutex_t passing; // guards `passing_fd`
     int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
     int *spooled;            // files without names that an embedded engine reads, until the end

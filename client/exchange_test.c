@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call that comes when its connection is lost, but still counts as up: nng's one thread that
-// tells of lost pipes is kept busy for a while. The server is a socket that does the handshake.
+// Calls whose connection was lost: one that comes when it still counts as up, because nng's one
+// thread that tells of lost pipes is kept busy for a while; and those after nng has given the
+// server up. The server is a socket that does the handshake.
 #include "client/exchange.h"
 
 #include "base/test.h"
@@ -8,9 +9,11 @@
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
 
+#include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -63,6 +66,18 @@ static void *serve(void *arg)
     bool met = f->peer >= 0 && send(f->peer, rep, HEADER, MSG_NOSIGNAL) == HEADER &&
                recv(f->peer, theirs, HEADER, MSG_WAITALL) == HEADER;
     return met ? f : NULL;
+}
+
+// serve_one hangs up when a request comes.
+static void *serve_one(void *arg)
+{
+    fixture *f = serve(arg);
+    char c;
+    bool asked = f != NULL && recv(f->peer, &c, 1, MSG_WAITALL) == 1;
+    if (f != NULL) {
+        close(f->peer);
+    }
+    return asked ? f : NULL;
 }
 
 static void remember(nng_pipe p, nng_pipe_ev ev, void *arg)
@@ -134,10 +149,58 @@ static void test_lost_unnoticed(void **state)
     nng_close(a);
 }
 
+// sendmsg is the C library's, in whose place nng finds this one: while `closed_on` is set, the
+// server's end was closed since.
+static atomic_int closed_on, met_closed;
+
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    if (atomic_exchange(&closed_on, 0) != 0) {
+        atomic_fetch_add(&met_closed, 1);
+        errno = EPIPE;
+        return -1;
+    }
+    return syscall(SYS_sendmsg, fd, m, flags);
+}
+
+// A server that stops closes the client's next connection before the greeting came. nng then dials
+// no more; the client does.
+static void test_given_up(void **state)
+{
+    fixture *f = *state;
+    hearth *h;
+    pthread_t server;
+    void *met;
+    char *json = NULL;
+    const hearth_options o = {.timeout_ms = TIMEOUT_MS};
+    assert_int_equal(pthread_create(&server, NULL, serve, f), 0);
+    assert_int_equal(hearth_open(f->url, &o, &h), HEARTH_OK);
+    pthread_join(server, &met);
+    assert_non_null(met);
+    atomic_store(&met_closed, 0);
+    atomic_store(&closed_on, 1);
+    close(f->peer);
+    for (int i = 0; i < TIMEOUT_MS && atomic_load(&met_closed) == 0; i++) {
+        usleep(1000);
+    }
+    assert_int_equal(atomic_load(&met_closed), 1);
+    close(accept(f->listener, NULL, NULL)); // what nng had connected
+    assert_int_equal(pthread_create(&server, NULL, serve_one, f), 0);
+    assert_int_equal(hearth_query(h, "models", NULL, NULL, NULL, &json), HEARTH_EIO);
+    shutdown(f->listener, SHUT_RDWR); // nobody comes who has not come yet
+    pthread_join(server, &met);
+    assert_non_null(met);
+    assert_non_null(strstr(hearth_error(), "was lost before the answer came"));
+    hearth_close(h);
+    close(f->listener);
+    unlink(f->path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lost_unnoticed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_given_up, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
