@@ -61,8 +61,8 @@ test: deps-test ## the programs among the tests, and TEST_SCRIPTS=
 # has -Werror.
 CHECKS   := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow
 ASAN     := -w $(CHECKS) -fno-omit-frame-pointer -g1
-# Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look
-# there.
+# The sanitizers crash on what threads keep in libraries that were opened at run time: they are not to look there
+# (intercept_tls_get_addr).
 check-asan: ## test under the address and undefined-behaviour sanitizers
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
@@ -76,7 +76,7 @@ TSAN_TESTS := $(filter-out $(TSAN_NOT),$(TESTS)) kernels/dnnl/openmp_test.c \
 TSAN_SCRIPTS := $(patsubst %,tests/%_test.py,clients metrics remote/http security/bodies security/security)
 TSAN_BUILD = B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC=
 check-tsan: export HEARTH_TEST_SECONDS = 1800
-check-tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report
+check-tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report intercept_tls_get_addr=0
 check-tsan: ## those that have threads under the thread sanitizer
 	$(Q)rm -f build-tsan/report.*
 	$(Q)rc=0; \
