@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // planner/plan_train_gen.h - training steps of well-known networks as planning problems, for tests
-// and benches. Costs are a simple model of a GPU (simulated: arithmetic at a rate, traffic at a
-// bandwidth), not measurements: conv menus have a slow algorithm without workspace, a faster one
-// with some, and for 3x3 filters a fast one with much.
+// and benches. Costs are a simple model of a GPU, or of the small devices of POET's authors
+// (simulated: arithmetic at a rate, traffic at a bandwidth), not measurements: a GPU's conv menus
+// have a slow algorithm without workspace, a faster one with some, and for 3x3 filters a fast one
+// with much.
 #ifndef HTH_PLANNER_PLAN_TRAIN_GEN_H
 #define HTH_PLANNER_PLAN_TRAIN_GEN_H
 
@@ -10,9 +11,23 @@
 #include "planner/plan_decode.h"
 #include "planner/plan_train.h"
 
-#define PG_FLOPS 60e6  // per us: what a large GPU reaches in fp32
-#define PG_BYTES 1.2e6 // per us
-#define PG_MAX   16384
+#define PG_MAX 16384
+
+typedef struct pg_device {
+    double flops, bytes; // per us
+    double start_us;     // that every kernel takes besides
+    double h2d, d2h;     // bytes a second, to it and from it
+    double latency_us;   // of a copy
+    bool menu;           // of algorithms for a convolution
+} pg_device;
+
+// What a large GPU reaches in fp32.
+static const pg_device pg_gpu = {60e6, 1.2e6, 4, 25e9, 25e9, 10, true};
+
+// Patil et al. 2022 (POET) publish these rates of a Cortex-M4F and of a Raspberry Pi's Cortex-A72,
+// and of their SD cards. An element-wise operation is one per element, so 8 bytes read or written.
+static const pg_device pg_m4 = {6.37, 8 * 6.37, 0, 4.61651e6, 4.44e6, 110, false},
+                       pg_a72 = {2e3, 8 * 2e3, 0, 45.5e6, 24.5e6, 12, false};
 
 typedef enum pg_kind { PG_CONV, PG_BN, PG_RELU, PG_POOL, PG_ADD, PG_CONCAT, PG_UP } pg_kind;
 
@@ -31,11 +46,21 @@ typedef struct pg_value {
 } pg_value;
 
 typedef struct pg_net {
+    const pg_device *device;
     int batch, n_layers, n_values;
     bool inplace; // ReLU and sums take over their input's buffer going forwards
     pg_layer layer[PG_MAX];
     pg_value value[PG_MAX];
 } pg_net;
+
+static inline pg_net *pg_net_new(const pg_device *device, int batch)
+{
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->device = device;
+    n->batch = batch;
+    n->inplace = true;
+    return n;
+}
 
 static inline int pg_value_new(pg_net *net, int c, int h, int w)
 {
@@ -98,12 +123,13 @@ static inline void pg_menu(hth_problem *problem, int node, const pg_net *net, co
     double io = pg_size(net, layer->in[0]) + pg_size(net, layer->out);
     double flops =
         2.0 * net->batch * y->c * y->h * y->w * layer->k * layer->k * (layer->depthwise ? 1 : x->c);
-    double us = flops / (PG_FLOPS * (way ? 0.9 : 1)) + io / PG_BYTES + 4;
+    const pg_device *device = net->device;
+    double us = flops / (device->flops * (way ? 0.9 : 1)) + io / device->bytes + device->start_us;
     hth_free(problem->nodes[node].op);
     static const char *const ops[] = {"conv_fwd", "conv_bwd_data", "conv_bwd_filter"};
     problem->nodes[node].op = hth_strdup(ops[way]);
-    pt_choice(problem, node, us * 1.35, 0);
-    if (!layer->depthwise) {
+    pt_choice(problem, node, device->menu ? us * 1.35 : us, 0);
+    if (!layer->depthwise && device->menu) {
         pt_choice(problem, node, us, (uint64_t)(io / 8));
         if (layer->k == 3 && layer->stride == 1) {
             pt_choice(problem, node, us * 0.5, (uint64_t)(io * 1.2));
@@ -113,11 +139,11 @@ static inline void pg_menu(hth_problem *problem, int node, const pg_net *net, co
     }
 }
 
-static inline void pg_traffic(hth_problem *problem, int node, double bytes)
+static inline void pg_traffic(hth_problem *problem, int node, const pg_net *net, double bytes)
 {
     problem->nodes[node].recomputable = true;
     if (problem->nodes[node].n_alternatives == 0) {
-        pt_choice(problem, node, bytes / PG_BYTES + 4, 0);
+        pt_choice(problem, node, bytes / net->device->bytes + net->device->start_us, 0);
     }
 }
 
@@ -165,7 +191,7 @@ static inline void pg_forward(hth_problem *problem, pg_net *net, pg_layer *layer
     if (layer->kind == PG_POOL) { // the index of the largest
         y->extra = pg_second(problem, node, HTH_MEM_ACTIVATION, bytes / 4);
     }
-    pg_traffic(problem, node, 2.0 * (double)bytes);
+    pg_traffic(problem, node, net, 2.0 * (double)bytes);
 }
 
 // Adds `grad` to what value v has already.
@@ -178,7 +204,7 @@ static inline void pg_accumulate(hth_problem *problem, pg_net *net, int v, int g
     }
     int in[2] = {grad, x->grad};
     x->grad = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(net, v), true);
-    pg_traffic(problem, problem->n_nodes - 1, 3 * pg_size(net, v));
+    pg_traffic(problem, problem->n_nodes - 1, net, 3 * pg_size(net, v));
 }
 
 static inline int pg_grad_node(hth_problem *problem, const pg_net *net, int *in, int n_in, int v,
@@ -186,7 +212,7 @@ static inline int pg_grad_node(hth_problem *problem, const pg_net *net, int *in,
 {
     double bytes = pg_size(net, v);
     int t = pt_node(problem, in, n_in, HTH_MEM_GRADIENT, (uint64_t)bytes, inplace);
-    pg_traffic(problem, problem->n_nodes - 1, 3 * bytes);
+    pg_traffic(problem, problem->n_nodes - 1, net, 3 * bytes);
     return t;
 }
 
@@ -199,20 +225,20 @@ static inline void pg_backward(hth_problem *problem, pg_net *net, const pg_layer
         double w = pg_weight_bytes(net, layer);
         int dw = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
         pg_menu(problem, problem->n_nodes - 1, net, layer, 2);
-        pg_traffic(problem, problem->n_nodes - 1, w);
+        pg_traffic(problem, problem->n_nodes - 1, net, w);
         if (layer->in[0] != 0) {
             int from[2] = {dy, layer->weight};
             int dx = pt_node(problem, from, 2, HTH_MEM_GRADIENT,
                              (uint64_t)pg_size(net, layer->in[0]), false);
             pg_menu(problem, problem->n_nodes - 1, net, layer, 1);
-            pg_traffic(problem, problem->n_nodes - 1, 0);
+            pg_traffic(problem, problem->n_nodes - 1, net, 0);
             pg_accumulate(problem, net, layer->in[0], dx);
         }
         int update[2] = {layer->weight, dw};
         pt_node(problem, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
         problem->tensors[problem->n_tensors - 1].external = true;
         problem->tensors[problem->n_tensors - 1].replaces = layer->weight + 1;
-        pg_traffic(problem, problem->n_nodes - 1, 3 * w);
+        pg_traffic(problem, problem->n_nodes - 1, net, 3 * w);
         problem->nodes[problem->n_nodes - 1].recomputable = false;
         return;
     }
@@ -239,8 +265,9 @@ static inline void pg_backward(hth_problem *problem, pg_net *net, const pg_layer
 static inline hth_problem pg_step(pg_net *net, int last)
 {
     hth_problem p = pt_problem(8 * net->n_layers + 16, 8 * net->n_layers + 16);
-    p.h2d_bytes_per_s = p.d2h_bytes_per_s = 25e9;
-    p.latency_us = 10;
+    p.h2d_bytes_per_s = net->device->h2d;
+    p.d2h_bytes_per_s = net->device->d2h;
+    p.latency_us = net->device->latency_us;
     net->value[0].tensor = pt_tensor(&p, HTH_MEM_INPUT, (uint64_t)pg_size(net, 0), -1);
     p.tensors[0].external = true;
     for (int i = 0; i < net->n_layers; i++) {
@@ -257,9 +284,7 @@ static inline hth_problem pg_step(pg_net *net, int last)
 // The convolutions of VGG (Simonyan and Zisserman 2014): widths, -1: a pool.
 static inline hth_problem pg_vgg(int batch, int size, const int *widths, size_t n_widths)
 {
-    pg_net *n = hth_calloc(1, sizeof *n);
-    n->batch = batch;
-    n->inplace = true;
+    pg_net *n = pg_net_new(&pg_gpu, batch);
     int x = pg_value_new(n, 3, size, size);
     for (size_t i = 0; i < n_widths; i++) {
         x = widths[i] < 0 ? pg_pool(n, x)
@@ -290,9 +315,7 @@ static inline hth_problem pg_mobilenet(int batch)
     static const int layer[][2] = {{64, 1},  {128, 2},  {128, 1}, {256, 2}, {256, 1},
                                    {512, 2}, {512, 1},  {512, 1}, {512, 1}, {512, 1},
                                    {512, 1}, {1024, 2}, {1024, 1}};
-    pg_net *n = hth_calloc(1, sizeof *n);
-    n->batch = batch;
-    n->inplace = true;
+    pg_net *n = pg_net_new(&pg_gpu, batch);
     int x = pg_cbr(n, pg_value_new(n, 3, 224, 224), 32, 3, 2);
     for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
         int y = pg_conv(n, x, n->value[x].c, 3, layer[i][1], true);
@@ -306,9 +329,7 @@ static inline hth_problem pg_mobilenet(int batch)
 // blocks: of the four stages; 3,4,6,3: ResNet-50; 3,8,36,3: ResNet-152.
 static inline hth_problem pg_resnet(int batch, const int *blocks)
 {
-    pg_net *n = hth_calloc(1, sizeof *n);
-    n->batch = batch;
-    n->inplace = true;
+    pg_net *n = pg_net_new(&pg_gpu, batch);
     int x = pg_pool(n, pg_cbr(n, pg_value_new(n, 3, 224, 224), 64, 7, 2));
     for (int s = 0; s < 4; s++) {
         for (int b = 0; b < blocks[s]; b++) {
@@ -324,11 +345,27 @@ static inline hth_problem pg_resnet(int batch, const int *blocks)
     return p;
 }
 
+// The network of POET's authors for CIFAR-10: ResNet's blocks of two 3x3 convolutions, each with a
+// third on the way past them.
+static inline hth_problem pg_resnet_cifar(const pg_device *device, int batch)
+{
+    pg_net *n = pg_net_new(device, batch);
+    int x = pg_value_new(n, 3, 32, 32);
+    x = pg_same(n, PG_BN, pg_conv(n, x, 16, 3, 1, false));
+    for (int i = 0; i < 6; i++) {
+        int c = 16 << i / 2, stride = i % 2 == 0 && i > 0 ? 2 : 1;
+        int y = pg_cbr(n, pg_cbr(n, x, c, 3, stride), c, 3, 1);
+        int past = pg_same(n, PG_BN, pg_conv(n, x, c, 3, stride, false));
+        x = pg_same(n, PG_RELU, pg_join(n, PG_ADD, y, past));
+    }
+    hth_problem p = pg_step(n, x);
+    hth_free(n);
+    return p;
+}
+
 static inline hth_problem pg_unet(int batch, int h, int w)
 {
-    pg_net *n = hth_calloc(1, sizeof *n);
-    n->batch = batch;
-    n->inplace = true;
+    pg_net *n = pg_net_new(&pg_gpu, batch);
     int x = pg_value_new(n, 3, h, w), skip[4];
     for (int d = 0; d < 5; d++) {
         x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
@@ -353,6 +390,7 @@ static inline hth_problem pg_random(uint64_t seed, int layers)
 {
     pt_state = seed * 77 + 5;
     pg_net *n = hth_calloc(1, sizeof *n);
+    n->device = &pg_gpu;
     n->batch = 1 + (int)pt_random(8);
     int x = pg_value_new(n, 3, 32, 32), old = -1;
     x = pg_conv(n, x, 16, 3, 1, false);

@@ -209,6 +209,8 @@ static void bench_generated(bench *b)
                {"UNet, batch 32, 416x608 (generated)", pg_unet(32, 416, 608)},
                {"VGG16, batch 256, 224x224 (generated)", pg_vgg16(256, 224)},
                {"MobileNet, batch 512 (generated)", pg_mobilenet(512)},
+               {"ResNet for CIFAR, batch 1, Cortex-M4 (generated)", pg_resnet_cifar(&pg_m4, 1)},
+               {"ResNet for CIFAR, batch 1, Cortex-A72 (generated)", pg_resnet_cifar(&pg_a72, 1)},
                {"ResNet-50, batch 184 (generated)", pg_resnet(184, blocks50)},
                {"ResNet-152, batch 64 (generated)", pg_resnet(64, blocks152)},
                {"ResNet of 2,000 nodes, batch 32 (generated)", pg_resnet(32, deep)}};
