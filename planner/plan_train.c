@@ -25,7 +25,8 @@
 #define TRAIN_BOUND_UP 2000
 #define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
 #define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
-#define TRAIN_POOR     1.3  // times the fastest algorithms' time: worth the searches it contains
+#define TRAIN_OPEN     0.05 // of the certificate, by which a plan's time exceeds it: longer searches
+#define TRAIN_LONGER   3    // times the limit, for that
 #define TRAIN_BELOW_MS 5    // of the search below the proven floor, for what to say
 #define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster
 
@@ -99,12 +100,13 @@ static hth_err train_both(const hth_problem *problem, hth_step *step,
     return goes ? train_rest(problem, step, options, concurrent, start_ns, dual, found, out) : err;
 }
 
-// mo-sos's search, which runs concurrently with hearth's on a second thread, with the same seed and
-// as much work. Steps without stalls have fewer local optima, so each finds what the other misses.
+// Another policy's searches, which run concurrently with hearth's on a second thread, with the same
+// seed. mo-sos's steps without stalls have fewer local optima, str-auto's with fixed algorithms
+// others, so each finds what the other misses.
 typedef struct train_companion {
     const hth_problem *problem;
-    hth_step *step; // shared with hearth's search: neither changes it
     hth_plan_options options;
+    bool parts; // those of the policies that it contains, too
     pthread_t thread;
     bool runs, stopped;
     hth_err err;
@@ -112,27 +114,40 @@ typedef struct train_companion {
     hth_plan *plan;
 } train_companion;
 
+static hth_err train_policy(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, bool *stopped, hth_dual **dual,
+                            uint64_t *found, hth_plan **out);
+
 static void companion_search(train_companion *companion)
 {
+    train_companion *c = companion;
     hth_dual *dual = NULL;
-    companion->err = train_both(companion->problem, companion->step, &companion->options, false,
-                                &dual, &companion->found, &companion->plan);
+    hth_step step;
+    c->err = hth_step_init(&step, c->problem);
+    if (c->err != HTH_OK) {
+        return;
+    }
+    c->err =
+        c->parts
+            ? train_policy(c->problem, &step, &c->options, &c->stopped, &dual, &c->found, &c->plan)
+            : train_both(c->problem, &step, &c->options, false, &dual, &c->found, &c->plan);
     hth_dual_free(dual);
+    hth_step_fini(&step);
 }
 
 static void companion_main(void *ctx)
 {
     train_companion *companion = ctx;
-    hth_plan_work_begin(hth_rounds_limit_ms(companion->problem, &companion->options),
-                        companion->options.cancel, companion->options.gate);
+    double limit_ms = hth_rounds_limit_ms(companion->problem, &companion->options);
+    hth_plan_work_begin((companion->parts ? TRAIN_LONGER : 1) * limit_ms, companion->options.cancel,
+                        companion->options.gate);
     companion_search(companion);
-    companion->stopped = hth_plan_work_end();
+    companion->stopped = hth_plan_work_end() || companion->stopped;
 }
 
 // If no thread can be started, companion_end runs the search.
 static void companion_start(train_companion *companion)
 {
-    companion->options.policy = HTH_POLICY_MOSOS;
     companion->found = UINT64_MAX;
     companion->runs =
         hth_thread_start("hearth-plan", companion_main, companion, &companion->thread) == HTH_OK;
@@ -163,54 +178,35 @@ static bool train_pairs(const hth_plan_options *options)
            options->limit_decodes == 0 && !options->any && !options->alone;
 }
 
-// Runs the searches that options->policy contains, and keeps the fastest plan in *out.
-static hth_err train_parts(const hth_problem *problem, hth_step *step,
-                           const hth_plan_options *options, hth_err err, bool *stopped,
-                           hth_dual **dual, uint64_t *found, hth_plan **out);
+// Runs one policy's searches, and hearth's concurrently with those of `other`.
+static hth_err train_pair(const hth_problem *problem, hth_step *step,
+                          const hth_plan_options *options, const hth_plan_options *other,
+                          bool *stopped, hth_dual **dual, uint64_t *found, hth_plan **out)
+{
+    bool pairs = train_pairs(options);
+    train_companion companion = {
+        .problem = problem, .options = *other, .parts = other->policy == HTH_POLICY_STR};
+    if (pairs) {
+        companion_start(&companion);
+    }
+    hth_err err = train_both(problem, step, options, pairs, dual, found, out);
+    return pairs ? companion_end(&companion, err, stopped, found, out) : err;
+}
 
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
-// same limit as if it were asked for; hearth is not, where its own plan is a poor one.
+// same limit as if it were asked for.
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
                             const hth_plan_options *options, bool *stopped, hth_dual **dual,
                             uint64_t *found, hth_plan **out)
 {
     hth_plan_options more = *options;
-    bool pairs = train_pairs(options);
-    train_companion companion = {.problem = problem, .step = step, .options = *options};
-    if (pairs) {
-        companion_start(&companion);
-    }
-    hth_err err = train_both(problem, step, options, pairs, dual, found, out);
-    err = pairs ? companion_end(&companion, err, stopped, found, out) : err;
-    bool goes = !options->any && !hth_rounds_canceled(options) && options->from == NULL;
-    bool poor = *out != NULL && (*out)->predicted_us > TRAIN_POOR * step->fastest_us;
-    if (goes && (options->policy != HTH_POLICY_HEARTH || poor)) {
-        err = train_parts(problem, step, options, err, stopped, dual, found, out);
-    }
-    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) &&
-        !hth_rounds_canceled(options) && step->floor_bytes <= problem->budget) {
-        // Near the floor a plan may exist that the first search missed: a refusal is worth more
-        // time.
-        more.from = NULL;
-        more.seed = options->seed + 1;
-        uint64_t again = options->any ? 1 : TRAIN_AGAIN;
-        more.limit_ms = (double)again * hth_rounds_limit_ms(problem, options);
-        more.limit_decodes = again * options->limit_decodes;
-        err = hth_rounds_search(problem, step, &more, HTH_ROUNDS_LAST, false, dual, found, out);
-    }
-    return err == HTH_ETOOBIG ? hth_rounds_too_big(problem, options, *found) : err;
-}
-
-static hth_err train_parts(const hth_problem *problem, hth_step *step,
-                           const hth_plan_options *options, hth_err err, bool *stopped,
-                           hth_dual **dual, uint64_t *found, hth_plan **out)
-{
-    hth_plan_options more = *options;
-    for (int k = 0; k < HTH_N_POLICIES; k++) {
+    more.policy = HTH_POLICY_MOSOS;
+    hth_err err = train_pair(problem, step, options, &more, stopped, dual, found, out);
+    bool baseline = options->policy != HTH_POLICY_HEARTH && !options->any && options->from == NULL;
+    for (int k = 0; baseline && k < HTH_N_POLICIES; k++) {
         hth_plan *part = NULL;
         more.policy = (hth_policy)k;
-        bool done = more.policy == HTH_POLICY_MOSOS && train_pairs(options); // concurrently
-        if (done || !train_part(options->policy, more.policy) || hth_rounds_canceled(options) ||
+        if (!train_part(options->policy, more.policy) || hth_rounds_canceled(options) ||
             (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;
         }
@@ -219,7 +215,19 @@ static hth_err train_parts(const hth_problem *problem, hth_step *step,
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
         err = *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
     }
-    return err;
+    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) &&
+        !hth_rounds_canceled(options) && step->floor_bytes <= problem->budget) {
+        // Near the floor a plan may exist that the first search missed: a refusal is worth more
+        // time.
+        more = *options;
+        more.from = NULL;
+        more.seed = options->seed + 1;
+        uint64_t again = options->any ? 1 : TRAIN_AGAIN;
+        more.limit_ms = (double)again * hth_rounds_limit_ms(problem, options);
+        more.limit_decodes = again * options->limit_decodes;
+        err = hth_rounds_search(problem, step, &more, HTH_ROUNDS_LAST, false, dual, found, out);
+    }
+    return err == HTH_ETOOBIG ? hth_rounds_too_big(problem, options, *found) : err;
 }
 
 // Adds what is known of a plan once it is there.
@@ -244,6 +252,37 @@ static hth_err train_certify(const hth_problem *problem, hth_step *step,
     return HTH_OK;
 }
 
+// Near its floor a step has deep local optima, and what the certificate leaves open is found late:
+// searches once more, for longer, and concurrently as str-auto does for the limit. Keeps the
+// fastest plan in *out.
+static hth_err train_longer(const hth_problem *problem, hth_step *step,
+                            const hth_plan_options *options, bool *stopped, hth_dual **dual,
+                            uint64_t *found, hth_plan **out)
+{
+    hth_plan_options longer = *options, other = *options;
+    hth_plan *plan = NULL;
+    double proven_us = (*out)->lower_bound_us;
+    bool open = (*out)->predicted_us > proven_us * (1 + TRAIN_OPEN);
+    if (!open || !train_pairs(options) || hth_rounds_canceled(options)) {
+        return HTH_OK;
+    }
+    *stopped = hth_plan_work_end() || *stopped;
+    longer.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(problem, options);
+    hth_plan_work_begin(longer.limit_ms, options->cancel, options->gate);
+    if (*stopped) { // no more of what is as slow as that
+        return HTH_OK;
+    }
+    other.policy = HTH_POLICY_STR;
+    uint64_t work_ns = hth_plan_work_now_ns();
+    hth_err err = train_pair(problem, step, &longer, &other, stopped, dual, found, &plan);
+    hth_rounds_faster(&plan, out);
+    if (err != HTH_OK && err != HTH_ETOOBIG) {
+        return err;
+    }
+    (*out)->lower_bound_us = fmax((*out)->lower_bound_us, proven_us);
+    return train_certify(problem, step, &longer, work_ns, dual, *out);
+}
+
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
 {
     hth_step step;
@@ -258,6 +297,9 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
                         : train_policy(problem, &step, options, &stopped, &dual, &found, out);
     if (err == HTH_OK) {
         err = train_certify(problem, &step, options, work_ns, &dual, *out);
+    }
+    if (err == HTH_OK) {
+        err = train_longer(problem, &step, options, &stopped, &dual, &found, out);
     }
     stopped = hth_plan_work_end() || stopped;
     hth_dual_free(dual);
