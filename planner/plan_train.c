@@ -25,7 +25,7 @@
 #define TRAIN_BOUND_UP 2000
 #define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
 #define TRAIN_REST     0.35 // of the limit: as much has to be left for another search
-#define TRAIN_OPEN     0.05 // of the certificate, by which a plan's time exceeds it: longer searches
+#define TRAIN_OPEN     0.05 // of the certificate, by which a plan exceeds it: longer searches
 #define TRAIN_LONGER   3    // times the limit, for that
 #define TRAIN_BELOW_MS 5    // of the search below the proven floor, for what to say
 #define TRAIN_FASTEST  1e-9 // of the time above the fastest algorithms': nothing is faster

@@ -139,11 +139,11 @@ static inline void pg_menu(hth_problem *problem, int node, const pg_net *net, co
     }
 }
 
-static inline void pg_traffic(hth_problem *problem, int node, const pg_net *net, double bytes)
+static inline void pg_traffic(hth_problem *problem, int node, const pg_device *device, double bytes)
 {
     problem->nodes[node].recomputable = true;
     if (problem->nodes[node].n_alternatives == 0) {
-        pt_choice(problem, node, bytes / net->device->bytes + net->device->start_us, 0);
+        pt_choice(problem, node, bytes / device->bytes + device->start_us, 0);
     }
 }
 
@@ -191,7 +191,7 @@ static inline void pg_forward(hth_problem *problem, pg_net *net, pg_layer *layer
     if (layer->kind == PG_POOL) { // the index of the largest
         y->extra = pg_second(problem, node, HTH_MEM_ACTIVATION, bytes / 4);
     }
-    pg_traffic(problem, node, net, 2.0 * (double)bytes);
+    pg_traffic(problem, node, net->device, 2.0 * (double)bytes);
 }
 
 // Adds `grad` to what value v has already.
@@ -204,7 +204,7 @@ static inline void pg_accumulate(hth_problem *problem, pg_net *net, int v, int g
     }
     int in[2] = {grad, x->grad};
     x->grad = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(net, v), true);
-    pg_traffic(problem, problem->n_nodes - 1, net, 3 * pg_size(net, v));
+    pg_traffic(problem, problem->n_nodes - 1, net->device, 3 * pg_size(net, v));
 }
 
 static inline int pg_grad_node(hth_problem *problem, const pg_net *net, int *in, int n_in, int v,
@@ -212,7 +212,7 @@ static inline int pg_grad_node(hth_problem *problem, const pg_net *net, int *in,
 {
     double bytes = pg_size(net, v);
     int t = pt_node(problem, in, n_in, HTH_MEM_GRADIENT, (uint64_t)bytes, inplace);
-    pg_traffic(problem, problem->n_nodes - 1, net, 3 * bytes);
+    pg_traffic(problem, problem->n_nodes - 1, net->device, 3 * bytes);
     return t;
 }
 
@@ -225,20 +225,20 @@ static inline void pg_backward(hth_problem *problem, pg_net *net, const pg_layer
         double w = pg_weight_bytes(net, layer);
         int dw = pt_node(problem, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
         pg_menu(problem, problem->n_nodes - 1, net, layer, 2);
-        pg_traffic(problem, problem->n_nodes - 1, net, w);
+        pg_traffic(problem, problem->n_nodes - 1, net->device, w);
         if (layer->in[0] != 0) {
             int from[2] = {dy, layer->weight};
             int dx = pt_node(problem, from, 2, HTH_MEM_GRADIENT,
                              (uint64_t)pg_size(net, layer->in[0]), false);
             pg_menu(problem, problem->n_nodes - 1, net, layer, 1);
-            pg_traffic(problem, problem->n_nodes - 1, net, 0);
+            pg_traffic(problem, problem->n_nodes - 1, net->device, 0);
             pg_accumulate(problem, net, layer->in[0], dx);
         }
         int update[2] = {layer->weight, dw};
         pt_node(problem, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
         problem->tensors[problem->n_tensors - 1].external = true;
         problem->tensors[problem->n_tensors - 1].replaces = layer->weight + 1;
-        pg_traffic(problem, problem->n_nodes - 1, net, 3 * w);
+        pg_traffic(problem, problem->n_nodes - 1, net->device, 3 * w);
         problem->nodes[problem->n_nodes - 1].recomputable = false;
         return;
     }

@@ -71,6 +71,7 @@ static int oracle_layers(pg_net *net, int x, const char *what)
 static hth_problem oracle_network(const char *what, int batch, int channels, int size)
 {
     pg_net *n = hth_calloc(1, sizeof *n);
+    n->device = &pg_gpu;
     n->batch = batch;
     int x = pg_value_new(n, channels, size, size);
     hth_problem p = pg_step(n, oracle_layers(n, x, what));
@@ -94,7 +95,7 @@ static hth_problem oracle_shared(int steps, uint64_t state_bytes, uint64_t weigh
         p.nodes[p.n_nodes - 1].recomputable = true;
     }
     dh = pt_node(&p, &h[steps], 1, HTH_MEM_GRADIENT, state_bytes, false);
-    pg_traffic(&p, p.n_nodes - 1, (double)state_bytes);
+    pg_traffic(&p, p.n_nodes - 1, &pg_gpu, (double)state_bytes);
     for (int i = steps - 1; i >= 0; i--) {
         int in[3] = {h[i], h[i + 1], dh}, from[2] = {dh, weight};
         int part = pt_node(&p, in, 3, HTH_MEM_GRADIENT, weight_bytes, false);
@@ -104,7 +105,7 @@ static hth_problem oracle_shared(int steps, uint64_t state_bytes, uint64_t weigh
         if (dw >= 0) {
             int sum[2] = {part, dw};
             part = pt_node(&p, sum, 2, HTH_MEM_GRADIENT, weight_bytes, true);
-            pg_traffic(&p, p.n_nodes - 1, 3.0 * (double)weight_bytes);
+            pg_traffic(&p, p.n_nodes - 1, &pg_gpu, 3.0 * (double)weight_bytes);
         }
         dw = part;
         if (i > 0) {
@@ -118,7 +119,7 @@ static hth_problem oracle_shared(int steps, uint64_t state_bytes, uint64_t weigh
         fresh = pt_node(&p, update, 2, HTH_MEM_OUTPUT, weight_bytes, false);
     p.tensors[fresh].external = true;
     p.tensors[fresh].replaces = weight + 1;
-    pg_traffic(&p, p.n_nodes - 1, 3.0 * (double)weight_bytes);
+    pg_traffic(&p, p.n_nodes - 1, &pg_gpu, 3.0 * (double)weight_bytes);
     p.nodes[p.n_nodes - 1].recomputable = false;
     return p;
 }
