@@ -50,6 +50,7 @@ static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
     if (ev == NNG_PIPE_EV_ADD_POST) {
         atomic_fetch_add(&h->generation, 1);
         atomic_fetch_add(&h->pipes, 1);
+        atomic_store(&h->redials, 0);
     } else {
         atomic_fetch_sub(&h->pipes, 1);
         hth_ring_exchange_lost(h);

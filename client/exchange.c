@@ -130,7 +130,9 @@ hth_err hth_exchange_frame(hearth *handle, Hearth__Request *request, const heart
 }
 
 // exchange_redial has a dialer of its own dial from now on: nng 1.5 gives an address up for good
-// when the server closes the socket between connect and greeting, as one that stops may do.
+// when the server closes the socket between connect and greeting, as one that stops may do. Whether
+// it has cannot be seen, so who is only slow to connect has twice as long each time. A connection
+// that comes up at this very moment may be lost, as any may.
 static void exchange_redial(hearth *h)
 {
     nng_dialer d;
@@ -139,7 +141,8 @@ static void exchange_redial(hearth *h)
         nng_dialer_create(&d, h->socket, h->url) == 0) {
         nng_dialer_close(h->dialer);
         h->dialer = d;
-        h->redial_ns = hth_now_ns() + EXCHANGE_REDIAL_MS * 1000000u;
+        unsigned n = atomic_fetch_add(&h->redials, 1);
+        h->redial_ns = hth_now_ns() + (EXCHANGE_REDIAL_MS * UINT64_C(1000000) << (n < 4 ? n : 4));
         nng_dialer_start(d, NNG_FLAG_NONBLOCK);
     }
     pthread_mutex_unlock(&h->dialing);

@@ -49,6 +49,7 @@ struct hearth {
     hth_buffer *buffers;
     hth_channels *channels;  // of the present connection; NULL: none
     uint64_t channels_tried; // the last connection that was asked for some
+    atomic_uint redials;     // since the last connection
     pthread_mutex_t dialing; // guards the two that follow
     nng_dialer dialer;
     uint64_t redial_ns;      // when a dialer that has not connected may be replaced

@@ -115,8 +115,8 @@ typedef struct train_companion {
 } train_companion;
 
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool *stopped, hth_dual **dual,
-                            uint64_t *found, hth_plan **out);
+                            const hth_plan_options *options, bool last, bool *stopped,
+                            hth_dual **dual, uint64_t *found, hth_plan **out);
 
 static void companion_search(train_companion *companion)
 {
@@ -127,10 +127,10 @@ static void companion_search(train_companion *companion)
     if (c->err != HTH_OK) {
         return;
     }
-    c->err =
-        c->parts
-            ? train_policy(c->problem, &step, &c->options, &c->stopped, &dual, &c->found, &c->plan)
-            : train_both(c->problem, &step, &c->options, false, &dual, &c->found, &c->plan);
+    c->err = c->parts
+                 ? train_policy(c->problem, &step, &c->options, false, &c->stopped, &dual,
+                                &c->found, &c->plan)
+                 : train_both(c->problem, &step, &c->options, false, &dual, &c->found, &c->plan);
     hth_dual_free(dual);
     hth_step_fini(&step);
 }
@@ -194,10 +194,10 @@ static hth_err train_pair(const hth_problem *problem, hth_step *step,
 }
 
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
-// same limit as if it were asked for.
+// same limit as if it were asked for. `last`: before a refusal, more is spent.
 static hth_err train_policy(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool *stopped, hth_dual **dual,
-                            uint64_t *found, hth_plan **out)
+                            const hth_plan_options *options, bool last, bool *stopped,
+                            hth_dual **dual, uint64_t *found, hth_plan **out)
 {
     hth_plan_options more = *options;
     more.policy = HTH_POLICY_MOSOS;
@@ -210,12 +210,12 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
             (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;
         }
-        hth_err part_err = train_policy(problem, step, &more, stopped, dual, found, &part);
+        hth_err part_err = train_policy(problem, step, &more, last, stopped, dual, found, &part);
         hth_rounds_faster(&part, out);
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
         err = *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
     }
-    if (err == HTH_ETOOBIG && hth_policy_searches(options->policy) &&
+    if (err == HTH_ETOOBIG && last && hth_policy_searches(options->policy) &&
         !hth_rounds_canceled(options) && step->floor_bytes <= problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
@@ -253,34 +253,31 @@ static hth_err train_certify(const hth_problem *problem, hth_step *step,
 }
 
 // Near its floor a step has deep local optima, and what the certificate leaves open is found late:
-// searches once more, for longer, and concurrently as str-auto does for the limit. Keeps the
-// fastest plan in *out.
-static hth_err train_longer(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool *stopped, hth_dual **dual,
-                            uint64_t *found, hth_plan **out)
+// searches once more, for longer, while str-auto's search runs on the second thread for the limit.
+// Keeps the fastest plan in *out, which stays as it is if memory runs out.
+static void train_longer(const hth_problem *problem, hth_step *step,
+                         const hth_plan_options *options, bool *stopped, hth_dual **dual,
+                         uint64_t *found, hth_plan **out)
 {
     hth_plan_options longer = *options, other = *options;
     hth_plan *plan = NULL;
     double proven_us = (*out)->lower_bound_us;
     bool open = (*out)->predicted_us > proven_us * (1 + TRAIN_OPEN);
     if (!open || !train_pairs(options) || hth_rounds_canceled(options)) {
-        return HTH_OK;
+        return;
     }
     *stopped = hth_plan_work_end() || *stopped;
     longer.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(problem, options);
     hth_plan_work_begin(longer.limit_ms, options->cancel, options->gate);
     if (*stopped) { // no more of what is as slow as that
-        return HTH_OK;
+        return;
     }
     other.policy = HTH_POLICY_STR;
     uint64_t work_ns = hth_plan_work_now_ns();
-    hth_err err = train_pair(problem, step, &longer, &other, stopped, dual, found, &plan);
+    (void)train_pair(problem, step, &longer, &other, stopped, dual, found, &plan);
     hth_rounds_faster(&plan, out);
-    if (err != HTH_OK && err != HTH_ETOOBIG) {
-        return err;
-    }
     (*out)->lower_bound_us = fmax((*out)->lower_bound_us, proven_us);
-    return train_certify(problem, step, &longer, work_ns, dual, *out);
+    (void)train_certify(problem, step, &longer, work_ns, dual, *out);
 }
 
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
@@ -294,14 +291,14 @@ hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *optio
     bool below = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
     bool stopped = false;
     hth_err err = below ? train_below(problem, &step, options, &dual, &found, out)
-                        : train_policy(problem, &step, options, &stopped, &dual, &found, out);
+                        : train_policy(problem, &step, options, true, &stopped, &dual, &found, out);
     if (err == HTH_OK) {
         err = train_certify(problem, &step, options, work_ns, &dual, *out);
     }
     if (err == HTH_OK) {
-        err = train_longer(problem, &step, options, &stopped, &dual, &found, out);
+        train_longer(problem, &step, options, &stopped, &dual, &found, out);
     }
-    stopped = hth_plan_work_end() || stopped;
+    stopped = hth_plan_work_end() || stopped || hth_rounds_canceled(options);
     hth_dual_free(dual);
     hth_step_fini(&step);
     if (err != HTH_OK) {

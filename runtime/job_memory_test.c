@@ -230,32 +230,47 @@ static bool link_is(const json_t *a, const json_t *b, const char *key)
     return fabs(link_number(a, key) - link_number(b, key)) < 1e-9;
 }
 
+// The row of a job over a link of that rate, with the least memory there is a plan for. The first
+// plan of a step chooses among all algorithms, and the store keeps what it took: only those are
+// what later plans choose among.
+static json_t *alone_over(shared *s, const char *rate, witness *alone, char *more, size_t bytes)
+{
+    char device[60];
+    snprintf(device, sizeof device, "threads=1,link=%sGB/s", rate);
+    shared_reopen_as(s, 4 * (double)s->whole, device);
+    snprintf(more, bytes, ", \"budget\": \"%llu\", \"replan\": \"off\"", job_floor(s));
+    char *text = job_text(s, "before", 100000, more);
+    train_three_steps(&s->f, alone, text);
+    cancel(s, "before", alone, text);
+    text = job_text(s, "alone", 100000, more);
+    train_three_steps(&s->f, alone, text);
+    json_t *row = link_row(s, "alone");
+    cancel(s, "alone", alone, text);
+    return row;
+}
+
 // Three tenants' jobs, of whose copies less than three fit the link at the same time. In its turns
-// each has all of it: all are planned as one that is alone, and none waits.
+// each has all of it: all are planned as one that is alone, and none waits. How fast a link has to
+// be to be worth that much depends on the kernels.
 static void tenants_share_a_link(void **state)
 {
-    enum { JOBS = 3 };
-    static const char *const tenants[JOBS] = {"alice", "bob", "carol"}, *const same[] = {
-                                                                            "peak_bytes",
-                                                                            "predicted_ms",
-                                                                            "link_in", "link_out"};
+    enum { JOBS = 3, RATES = 5 };
+    static const char *const tenants[JOBS] = {"alice", "bob", "carol"},
+                             *const same[] = {"peak_bytes", "predicted_ms", "link_in", "link_out"},
+                             *const rates[RATES] = {"0.02", "0.05", "0.1", "0.2", "0.4"};
     shared s;
     witness alone, w[JOBS];
     char why[300], more[160], *text[JOBS];
+    json_t *first = NULL;
+    double most = 0;
     shared_open(&s, 1.1);
-    shared_reopen_as(&s, 4 * (double)s.whole, "threads=1,link=0.02GB/s");
-    snprintf(more, sizeof more, ", \"budget\": \"%llu\", \"replan\": \"off\"", job_floor(&s));
     as_admin = true;
-    // The first plan of a step chooses among all algorithms, and the store keeps what it took: only
-    // those are what later plans choose among.
-    char *text_alone = job_text(&s, "before", 100000, more);
-    train_three_steps(&s.f, &alone, text_alone);
-    cancel(&s, "before", &alone, text_alone);
-    text_alone = job_text(&s, "alone", 100000, more);
-    train_three_steps(&s.f, &alone, text_alone);
-    json_t *first = link_row(&s, "alone");
-    cancel(&s, "alone", &alone, text_alone);
-    assert_true(JOBS * fmax(link_number(first, "link_in"), link_number(first, "link_out")) > 1);
+    for (int i = 0; i < RATES && JOBS * most <= 1; i++) {
+        json_decref(first);
+        first = alone_over(&s, rates[i], &alone, more, sizeof more);
+        most = fmax(link_number(first, "link_in"), link_number(first, "link_out"));
+    }
+    assert_true(JOBS * most > 1);
     for (int i = 0; i < JOBS; i++) {
         as_tenant = tenants[i];
         text[i] = job_text(&s, tenants[i], 100000, more);

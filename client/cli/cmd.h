@@ -70,7 +70,7 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
     {"policy", HTH_OPTION_TEXT, "P",                                                               \
      "memory planner of the training step: hearth, keep, vdnn, chen, .."},                         \
     {"plan-ms", HTH_OPTION_REAL, "MS",                                                             \
-     "time limit for planning a training step (100; 4 times that near its floor)"},                \
+     "time limit for planning a training step (100; 4 times that near the floor)"},                \
     {"seed", HTH_OPTION_INT, "S", "random seed of the search (0)"}
 // clang-format on
 
