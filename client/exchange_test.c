@@ -150,14 +150,15 @@ static void test_lost_unnoticed(void **state)
     nng_close(a);
 }
 
-// sendmsg is the C library's, in whose place nng finds this one: while `closed_on` is set, the
-// server's end was closed since.
-static atomic_int closed_on, met_closed;
+// sendmsg stands in for the C library's, which nng calls: the first one after `end_closed` is set
+// meets a socket whose other end is closed.
+static atomic_int end_closed;
+static sem_t met_closed;
 
 __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-    if (atomic_exchange(&closed_on, 0) != 0) {
-        atomic_fetch_add(&met_closed, 1);
+    if (atomic_exchange(&end_closed, 0) != 0) {
+        sem_post(&met_closed);
         errno = EPIPE;
         return -1;
     }
@@ -178,13 +179,12 @@ static void test_given_up(void **state)
     assert_int_equal(hearth_open(f->url, &o, &h), HEARTH_OK);
     pthread_join(server, &met);
     assert_non_null(met);
-    atomic_store(&met_closed, 0);
-    atomic_store(&closed_on, 1);
+    sem_init(&met_closed, 0, 0);
+    atomic_store(&end_closed, 1);
     close(f->peer);
-    for (int i = 0; i < TIMEOUT_MS && atomic_load(&met_closed) == 0; i++) {
-        usleep(1000);
+    while (sem_wait(&met_closed) != 0) {
     }
-    assert_int_equal(atomic_load(&met_closed), 1);
+    assert_int_equal(atomic_load(&end_closed), 0);
     close(accept(f->listener, NULL, NULL)); // what nng had connected
     assert_int_equal(pthread_create(&server, NULL, serve_one, f), 0);
     time_t begun = time(NULL);
@@ -197,6 +197,7 @@ static void test_given_up(void **state)
     assert_non_null(met);
     assert_non_null(strstr(hearth_error(), "was lost before the answer came"));
     hearth_close(h);
+    sem_destroy(&met_closed);
     close(f->listener);
     unlink(f->path);
 }

@@ -178,7 +178,8 @@ static bool train_pairs(const hth_plan_options *options)
            options->limit_decodes == 0 && !options->any && !options->alone;
 }
 
-// Runs one policy's searches, and hearth's concurrently with those of `other`.
+// Runs one policy's searches, and hearth's concurrently with those of `other`: mo-sos's at first.
+// hearth's therefore spend no work on what mo-sos finds, neither then nor later.
 static hth_err train_pair(const hth_problem *problem, hth_step *step,
                           const hth_plan_options *options, const hth_plan_options *other,
                           bool *stopped, hth_dual **dual, uint64_t *found, hth_plan **out)
