@@ -169,18 +169,64 @@ hth_err hth_store_alias_list(hth_store *store, hth_store_alias **out, int *n)
     return err;
 }
 
+// ---- one of them, for each request
+
+// alias_slot is where an alias is kept between two commits (FNV-1a).
+static hth_recent_alias *alias_slot(hth_store *store, const char *alias)
+{
+    uint32_t h = 2166136261u;
+    for (const char *p = alias; *p != 0; p++) {
+        h = (h ^ (unsigned char)*p) * 16777619u;
+    }
+    return &store->recent.alias[(h ^ h >> 16) % HTH_STORE_RECENT];
+}
+
 static hth_err alias_get(hth_txn *txn, void *ctx)
 {
-    alias_job *j = ctx;
-    return hth_alias_find(txn, j->name, j->before);
+    hth_recent_alias *found = ctx;
+    char alias[sizeof found->alias.alias];
+    strcpy(alias, found->alias.alias);
+    hth_err err = hth_alias_find(txn, alias, &found->alias);
+    if (err == HTH_ENOENT) {
+        found->alias = (hth_store_alias){.version = 0};
+        strcpy(found->alias.alias, alias);
+    }
+    found->commit = hth_txn_seen(txn);
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+// alias_known stores what the slot has of found's commit and alias, if it has.
+static bool alias_known(hth_store *store, const hth_recent_alias *slot, hth_recent_alias *found)
+{
+    pthread_mutex_lock(&store->recent.lock);
+    bool known = found->commit != 0 && found->commit == slot->commit &&
+                 strcmp(found->alias.alias, slot->alias.alias) == 0;
+    if (known) {
+        found->alias = slot->alias;
+    }
+    pthread_mutex_unlock(&store->recent.lock);
+    return known;
 }
 
 hth_err hth_store_alias_get(hth_store *store, const char *alias, hth_store_alias *out)
 {
+    hth_recent_alias found = {.commit = hth_index_commit(&store->index)};
     if (strnlen(alias, HTH_STORE_NAME_MAX + 1) > HTH_STORE_NAME_MAX) {
         return HTH_ENOENT;
     }
-    return hth_index_read(&store->index, alias_get, &(alias_job){.name = alias, .before = out});
+    hth_recent_alias *slot = alias_slot(store, alias);
+    strcpy(found.alias.alias, alias);
+    if (!alias_known(store, slot, &found)) {
+        HTH_TRY(hth_index_read(&store->index, alias_get, &found));
+        pthread_mutex_lock(&store->recent.lock);
+        *slot = found;
+        pthread_mutex_unlock(&store->recent.lock);
+    }
+    if (found.alias.name[0] == 0) {
+        return HTH_ENOENT;
+    }
+    *out = found.alias;
+    return HTH_OK;
 }
 
 static hth_err alias_free(hth_txn *txn, void *ctx)

@@ -57,6 +57,90 @@ static void test_moves(void **state)
     hth_store_close(s);
 }
 
+// another_process moves "prod" to m:2, removes it, and puts m:3, one step for each byte.
+static int another_process(const char *path, const int pipes[2])
+{
+    hth_store *s;
+    hth_put_result r;
+    char byte;
+    for (int step = 0; read(pipes[0], &byte, 1) == 1; step++) {
+        bool ok = hth_store_open(path, false, false, &s) == HTH_OK &&
+                  (step == 0   ? set(s, "prod", "m", 2)
+                   : step == 1 ? hth_store_alias_rm(s, "prod")
+                               : test_put(s, "m", 3, &r)) == HTH_OK;
+        hth_store_close(s);
+        byte = ok ? 'y' : 'n';
+        if (write(pipes[1], &byte, 1) != 1) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void let_it_go_on(const int pipes[2])
+{
+    char byte = 'g';
+    assert_int_equal(write(pipes[1], &byte, 1), 1);
+    assert_int_equal(read(pipes[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+}
+
+// What one process has looked up, another one may change: the next look has to see it.
+static void test_moved_elsewhere(void **state)
+{
+    int to[2], from[2], status;
+    hth_store_alias a;
+    hth_store_close(two_versions(state)); // a store must not be open across a fork
+    assert_int_equal(pipe(to) | pipe(from), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(to[1]);
+        _exit(another_process(((test_dir *)*state)->path, (int[2]){to[0], from[1]}));
+    }
+    close(to[0]), close(from[1]);
+    hth_store *s = test_open(state);
+    assert_ok(set(s, "prod", "m", 1));
+    uint64_t changes = hth_store_change_count(s);
+    for (int twice = 0; twice < 2; twice++) {
+        assert_target(s, "prod", "m:1");
+        assert_int_equal(hth_store_alias_get(s, "none", &a), HTH_ENOENT);
+        assert_int_equal(hth_store_change_count(s), changes);
+    }
+    let_it_go_on((int[2]){from[0], to[1]});
+    assert_target(s, "prod", "m:2");
+    assert_int_equal(hth_store_change_count(s), changes + 1);
+    let_it_go_on((int[2]){from[0], to[1]});
+    assert_int_equal(hth_store_alias_get(s, "prod", &a), HTH_ENOENT);
+    assert_int_equal(hth_store_change_count(s), changes + 2);
+    let_it_go_on((int[2]){from[0], to[1]});
+    assert_int_equal(hth_store_change_count(s), changes + 3);
+    close(to[1]), close(from[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    hth_store_close(s);
+}
+
+// More aliases than are kept between two commits, in turns: each is found.
+static void test_many(void **state)
+{
+    hth_store *s = two_versions(state);
+    hth_store_alias a;
+    char name[32];
+    for (int i = 0; i < 300; i += 2) {
+        snprintf(name, sizeof name, "a%d", i);
+        assert_ok(set(s, name, "m", 1 + i % 4 / 2));
+    }
+    for (int i = 0; i < 900; i++) {
+        snprintf(name, sizeof name, "a%d", i % 300);
+        if (i % 2 != 0) {
+            assert_int_equal(hth_store_alias_get(s, name, &a), HTH_ENOENT);
+        } else {
+            assert_target(s, name, i % 4 == 0 ? "m:1" : "m:2");
+        }
+    }
+    hth_store_close(s);
+}
+
 static void test_list(void **state)
 {
     hth_store *s = two_versions(state);
@@ -146,7 +230,8 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_moves), TEST(test_list), TEST(test_names), TEST(test_removal), TEST(test_faults),
+        TEST(test_moves), TEST(test_moved_elsewhere), TEST(test_many),   TEST(test_list),
+        TEST(test_names), TEST(test_removal),         TEST(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -162,6 +162,22 @@ hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx)
     return index_run(ix, 0, fn, ctx);
 }
 
+// LMDB reads the number in the newer of the map's two first pages, which a commit writes last. A
+// transaction that begins at that moment may still see the commit before it, and says so.
+uint64_t hth_index_commit(hth_index *ix)
+{
+    MDB_envinfo info;
+    pthread_rwlock_rdlock(&ix->map_lock);
+    int rc = mdb_env_info(ix->env, &info);
+    pthread_rwlock_unlock(&ix->map_lock);
+    return rc == MDB_SUCCESS ? info.me_last_txnid : 0;
+}
+
+uint64_t hth_txn_seen(const hth_txn *txn)
+{
+    return mdb_txn_id(txn->txn);
+}
+
 static hth_err index_open_tables(hth_txn *txn, void *ctx)
 {
     for (int i = 0; i < HTH_N_TABLES; i++) {

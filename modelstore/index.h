@@ -73,6 +73,11 @@ void hth_index_close(hth_index *ix);
 typedef hth_err (*hth_txn_fn)(hth_txn *txn, void *ctx);
 hth_err hth_index_read(hth_index *ix, hth_txn_fn fn, void *ctx);
 hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx);
+// hth_index_commit is the number of the last commit, by any process, 0: not known. It takes no
+// transaction, so it costs a fifth of one. hth_txn_seen is the commit that a read transaction sees:
+// for as long as hth_index_commit gives the same number, another transaction would find the same.
+uint64_t hth_index_commit(hth_index *ix);
+uint64_t hth_txn_seen(const hth_txn *txn);
 
 // hth_txn_get stores a value that is valid until the next put or del of this transaction or its
 // end. HTH_ENOENT comes without a sentence.

@@ -180,11 +180,13 @@ static hth_err store_open_dir(int dir, const char *path, bool create, bool read_
     s->dev = st.st_dev;
     s->ino = st.st_ino;
     pthread_mutex_init(&s->memo_lock, NULL);
+    pthread_mutex_init(&s->recent.lock, NULL);
     pthread_mutex_init(&s->uploads.lock, NULL);
     hth_err err = store_prepare(s, path, create);
     if (err != HTH_OK) {
         pthread_mutex_destroy(&s->uploads.lock);
         pthread_mutex_destroy(&s->memo_lock);
+        pthread_mutex_destroy(&s->recent.lock);
         hth_free(s);
         return err;
     }
@@ -245,6 +247,7 @@ void hth_store_close(hth_store *store)
         hth_uploads_forget(store);
         pthread_mutex_destroy(&store->uploads.lock);
         pthread_mutex_destroy(&store->memo_lock);
+        pthread_mutex_destroy(&store->recent.lock);
         hth_index_close(&store->index);
         close(store->dir);
         hth_free(store);
@@ -368,11 +371,36 @@ hth_err hth_store_changed(hth_txn *txn)
     return hth_txn_put(txn, HTH_TABLE_INFO, "changes", 7, &n, sizeof n);
 }
 
+typedef struct change_job {
+    uint64_t commit, changes;
+} change_job;
+
+static hth_err store_count_changes(hth_txn *txn, void *ctx)
+{
+    change_job *job = ctx;
+    job->commit = hth_txn_seen(txn);
+    return store_read_changes(txn, &job->changes);
+}
+
 uint64_t hth_store_change_count(hth_store *store)
 {
-    uint64_t n = 0;
-    hth_err err = hth_index_read(&store->index, store_read_changes, &n);
-    return err == HTH_OK ? n : 0;
+    hth_store_recent *recent = &store->recent;
+    change_job job = {.commit = hth_index_commit(&store->index)};
+    pthread_mutex_lock(&recent->lock);
+    bool known = job.commit != 0 && job.commit == recent->commit;
+    job.changes = known ? recent->changes : 0;
+    pthread_mutex_unlock(&recent->lock);
+    if (known) {
+        return job.changes;
+    }
+    if (hth_index_read(&store->index, store_count_changes, &job) != HTH_OK) {
+        return 0;
+    }
+    pthread_mutex_lock(&recent->lock);
+    recent->commit = job.commit;
+    recent->changes = job.changes;
+    pthread_mutex_unlock(&recent->lock);
+    return job.changes;
 }
 
 static hth_err store_read_health(hth_txn *txn, void *ctx)

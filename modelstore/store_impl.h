@@ -25,6 +25,19 @@ typedef struct hth_uploads {
     struct hth_upload *by_key;
 } hth_uploads;
 
+// What requests ask for again and again, as of one commit of the index (hth_txn_seen).
+#define HTH_STORE_RECENT 64
+typedef struct hth_recent_alias {
+    uint64_t commit;       // 0: nothing is here
+    hth_store_alias alias; // its target's name "": no alias has that name
+} hth_recent_alias;
+
+typedef struct hth_store_recent {
+    pthread_mutex_t lock;
+    uint64_t commit, changes; // the change count
+    hth_recent_alias alias[HTH_STORE_RECENT];
+} hth_store_recent;
+
 struct hth_store {
     hth_index index;
     int dir; // the directory's descriptor: renaming the directory does not disturb an open store
@@ -35,6 +48,7 @@ struct hth_store {
     ino_t ino;
     pthread_mutex_t memo_lock;
     hth_memo *memo; // objects that this process has read; guarded by memo_lock
+    hth_store_recent recent;
     hth_uploads uploads;
     struct hth_store *next;
 };
