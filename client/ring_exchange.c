@@ -61,6 +61,15 @@ static void channels_stop(hth_channels *channels)
     }
 }
 
+// The server has ended. Answers that it sent before are perhaps not read yet.
+static void channels_gone(hth_channels *channels)
+{
+    hth_ring_stop(channels->requests);
+    for (int i = 0; i < CHANNEL_COUNT; i++) {
+        hth_ring_gone(channels->channel[i].replies);
+    }
+}
+
 static void channels_free(hth_channels *channels)
 {
     for (int i = 0; i < CHANNEL_COUNT; i++) {
@@ -437,7 +446,7 @@ void hth_ring_exchange_lost(hearth *handle)
 {
     pthread_mutex_lock(&handle->lock);
     if (handle->channels != NULL) {
-        channels_stop(handle->channels);
+        channels_gone(handle->channels);
     }
     pthread_mutex_unlock(&handle->lock);
 }

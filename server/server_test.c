@@ -510,8 +510,11 @@ static void *hold_main(void *arg)
     float x[3] = {1, 2, (float)c->id};
     hearth_tensor in = vector("x", x, 3), *out;
     int n = 0;
-    c->bad = hearth_infer(c->h, "hold", &in, 1, &out, &n) != HEARTH_OK ||
-             memcmp(out[0].data, x, 12) != 0;
+    hearth_status status = hearth_infer(c->h, "hold", &in, 1, &out, &n);
+    if (status != HEARTH_OK) {
+        fprintf(stderr, "a held request: %s\n", hearth_error());
+    }
+    c->bad = status != HEARTH_OK || memcmp(out[0].data, x, 12) != 0;
     hearth_tensors_free(out, n);
     return NULL;
 }

@@ -55,7 +55,7 @@ struct hth_ring {
         base_room; // how many bytes after it are free while the peer has not come to it; producer
     const hth_poll_hook *watch;
     bool came; // since the spinning began, where it looks besides; consumer
-    atomic_bool stopped, broken, polled;
+    atomic_bool stopped, gone, broken, polled; // gone: the peer
 };
 
 size_t hth_ring_bytes(size_t capacity)
@@ -122,9 +122,9 @@ static void ring_wake(_Atomic uint32_t *word)
     }
 }
 
-void hth_ring_stop(hth_ring *ring)
+static void ring_end(hth_ring *ring, atomic_bool *why)
 {
-    atomic_store(&ring->stopped, true);
+    atomic_store(why, true);
     atomic_store(&ring->m->closed, 1);
     _Atomic uint32_t *word[] = {&ring->m->hungry, &ring->m->blocked};
     for (int i = 0; i < 2; i++) { // whatever the words say
@@ -133,9 +133,20 @@ void hth_ring_stop(hth_ring *ring)
     }
 }
 
+void hth_ring_stop(hth_ring *ring)
+{
+    ring_end(ring, &ring->stopped);
+}
+
+void hth_ring_gone(hth_ring *ring)
+{
+    ring_end(ring, &ring->gone);
+}
+
 bool hth_ring_stopped(const hth_ring *ring)
 {
-    return atomic_load(&ring->stopped) || atomic_load(&ring->m->closed) != 0;
+    return atomic_load(&ring->stopped) || atomic_load(&ring->gone) ||
+           atomic_load(&ring->m->closed) != 0;
 }
 
 // ring_sleep waits until `idle` says false, or `until`, sleeping on `word`, which is set before the
@@ -332,7 +343,7 @@ hth_err hth_ring_next(hth_ring *ring, size_t *bytes)
     if (ring->stopped) {
         return HTH_ECANCELED;
     }
-    bool closed = atomic_load(&ring->m->closed) != 0; // before the tail: what was sent is delivered
+    bool closed = hth_ring_stopped(ring); // before the tail: what was sent is delivered
     uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
     uint64_t there = atomic_load(&ring->m->tail) - mine;
     if (ring->broken) {

@@ -17,7 +17,7 @@
 // messages, which then say HTH_ECORRUPT, but never have this side read or write outside of the
 // ring, or loop. What is received is copied to private memory before anybody looks at it: the peer
 // could change it at any time. Where a ring ends is the owners' business: who notices that the peer
-// is gone (a socket, waitpid, a pidfd) calls hth_ring_stop, and whoever waits returns. A peer that
+// is gone (a socket, waitpid, a pidfd) calls hth_ring_gone or _stop, and whoever waits returns. A peer that
 // was killed in the midst of sending has sent nothing. Sleeping is done in slices of
 // HTH_RING_SLICE_NS, so that a hostile peer that plays with the word that is slept on delays a stop
 // by that at most.
@@ -68,6 +68,9 @@ void hth_ring_close(hth_ring *ring);
 // peer's when it has received what was sent before. Sleepers wake. Any thread, either side,
 // idempotent.
 void hth_ring_stop(hth_ring *ring);
+// hth_ring_gone ends it because the peer has ended: what the peer sent before is still received.
+// Any thread of either side, idempotent.
+void hth_ring_gone(hth_ring *ring);
 // hth_ring_stopped tells whether either side has. Any thread.
 bool hth_ring_stopped(const hth_ring *ring);
 

@@ -156,6 +156,11 @@ static void test_restart(void **state)
     hth_free(got);
 }
 
+static void wait_for_one(void *ctx)
+{
+    assert_ok(hth_ring_wait(ctx, HTH_FOREVER));
+}
+
 static void test_stop(void **state)
 {
     pair p;
@@ -175,6 +180,31 @@ static void test_stop(void **state)
     assert_int_equal(hth_ring_next(p.out, &n), HTH_ECANCELED);
     hth_ring_stop(p.out);
     assert_int_equal(hth_ring_wait(p.out, HTH_FOREVER), HTH_ECANCELED);
+    pair_close(&p);
+}
+
+// A peer that has ended has sent what it has sent: who is slow to read it still gets it.
+static void test_gone(void **state)
+{
+    pair p;
+    size_t n;
+    pthread_t t;
+    pair_open(&p, 1000);
+    assert_ok(send_text(p.in, "last", ""));
+    hth_ring_gone(p.out);
+    assert_true(hth_ring_stopped(p.out));
+    assert_ok(hth_ring_wait(p.out, HTH_FOREVER));
+    assert_ok(hth_ring_next(p.out, &n));
+    assert_int_equal(n, 4);
+    hth_ring_take(p.out, &(char[8]){0});
+    assert_int_equal(hth_ring_next(p.out, &n), HTH_ECANCELED);
+    assert_err(send_text(p.in, "x", ""), HTH_ECANCELED, "gone");
+    pair_close(&p);
+    pair_open(&p, 0);
+    assert_ok(hth_thread_start("sleeper", wait_for_one, p.out, &t));
+    hth_ring_gone(p.out);
+    hth_thread_join(t);
+    assert_int_equal(hth_ring_next(p.out, &n), HTH_ECANCELED);
     pair_close(&p);
 }
 
@@ -322,11 +352,6 @@ static void test_killed_consumer(void **state)
 }
 
 // ---- polling
-
-static void wait_for_one(void *ctx)
-{
-    assert_ok(hth_ring_wait(ctx, HTH_FOREVER));
-}
 
 static void test_poll(void **state)
 {
@@ -552,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_order_and_bound),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_processes),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_killed_producer),
