@@ -190,13 +190,18 @@ bool hth_group_refuse(int fd, hth_err err, const char *why)
     return region_end(fd, false, err, why);
 }
 
-static hth_err region_over(hth_group *group)
+hth_err group_region_error(const group_region *region)
 {
     char why[EXCHANGE_WHY];
-    memcpy(why, group->region->why, sizeof why);
+    memcpy(why, region->why, sizeof why);
     why[sizeof why - 1] = 0;
-    hth_err err = (hth_err)group->region->err;
+    hth_err err = (hth_err)region->err;
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", why);
+}
+
+static hth_err region_over(hth_group *group)
+{
+    return group_region_error(group->region);
 }
 
 // ---- a member

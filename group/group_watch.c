@@ -54,6 +54,14 @@ bool hth_group_watch_over(const hth_group_watch *watch)
     return atomic_load(&watch->region->closed) != 0;
 }
 
+hth_err hth_group_watch_error(hth_group_watch *watch)
+{
+    group_region_lock(watch->region);
+    hth_err err = group_region_error(watch->region);
+    group_region_unlock(watch->region, false);
+    return err;
+}
+
 bool hth_group_watch_paused(const hth_group_watch *watch)
 {
     return atomic_load(&watch->region->paused) != 0;

@@ -135,10 +135,12 @@ static bool rows_agree(const join_row *a, const join_row *b)
 // lead's state counts.
 static hth_err ranks_agree(ranks *group)
 {
-    const join_row *lead = &group->memory->join[HTH_GROUP_LEAD];
+    join_row join[HTH_GROUP_MEMBERS]; // the client can change its own at any time
+    memcpy(join, group->memory->join, sizeof join);
+    const join_row *lead = &join[HTH_GROUP_LEAD];
     bool same = true;
     for (int i = 0; i < group->n; i++) {
-        const join_row *row = &group->memory->join[i];
+        const join_row *row = &join[i];
         if (row->here != 1) {
             return hth_fail(HTH_EINVAL, "rank %d of %d is there %g times", i, group->n, row->here);
         }
@@ -264,6 +266,13 @@ static hth_group_turn ranks_begin(hth_group *base, hth_group_round *round)
     case RANKS_GATHERS:
         return ranks_gather(group, round);
     case RANKS_WORKS: // this rank takes no part any more; the others learn it in the end
+        if (group->broken) {
+            ranks_lost(group, hth_fail(HTH_EIO,
+                                       "rank %d of %d has left a step that the others make: with "
+                                       "--resume the job goes on from its checkpoint",
+                                       ranks_self(group), group->n));
+            return HTH_GROUP_OVER;
+        }
         (void)ranks_look(base);
         return HTH_GROUP_WAITS;
     case RANKS_OVER:

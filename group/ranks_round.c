@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define RANKS_BREAK_NS 10000000000u // for which a round that may be certain is waited for
+#define RANKS_BREAK_NS 5000000u // for which a round that may be certain is waited for
 
 // ---- what goes to the client
 
@@ -220,8 +220,10 @@ double ranks_loss(const hth_group *base, int64_t step, double *ms)
     return base->losses[step].loss;
 }
 
-// A rank breaks a round only to leave. If the others may have all that they need, the step may be
-// certain: that is waited for. Otherwise they have not, and go no further.
+// A rank breaks a round to leave. If the others may have all that they need, the step may be
+// certain: that is waited for, but not for long, for this is its device's engine, and a client need
+// not answer. They are one step ahead then, and begin again from where the lead's checkpoint is. If
+// the rank does not leave after all, it has ended: the others' sums have, or lack, its part.
 void ranks_break(hth_group *base)
 {
     ranks *group = ranks_of(base);

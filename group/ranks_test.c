@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/ipc/sum_link.h"
+#include "base/spin.h"
 #include "base/test.h"
 
 #include <math.h>
@@ -595,6 +596,28 @@ static void who_leaves_breaks_what_is_not_certain(void **state)
     (void)state;
 }
 
+// A rank that has handed in everything waits only for moments: its client need not answer, and this
+// is its device's engine. If it does not leave after all, it has ended, for the others go on.
+static void who_breaks_and_stays_has_ended(void **state)
+{
+    net net;
+    net_open(&net, 2);
+    while (hth_group_begin(net.rank[1].group, &net.rank[1].round) != HTH_GROUP_ROUND) {
+        rank_move(&net.rank[0], (const int64_t[HTH_GROUP_MEMBERS]){20, 4}, BATCH);
+        hub_answer(&net);
+    }
+    rank_pass(&net.rank[1], true);
+    uint64_t before_ns = hth_real_ns();
+    hth_group_break(net.rank[1].group);
+    assert_true(hth_real_ns() - before_ns < 1000000000u);
+    assert_int_equal(hth_group_look(net.rank[1].group), HTH_GROUP_BROKEN);
+    assert_int_equal(hth_group_begin(net.rank[1].group, &net.rank[1].round), HTH_GROUP_OVER);
+    assert_err(hth_group_over(net.rank[1].group), HTH_EIO,
+               "rank 1 of 2 has left a step that the others make");
+    net_close(&net);
+    (void)state;
+}
+
 static hth_err join_once(void)
 {
     int engine, end;
@@ -739,6 +762,7 @@ int main(void)
         cmocka_unit_test(an_answer_to_no_question_is_refused),
         cmocka_unit_test(shards_that_make_no_sense_are_refused),
         cmocka_unit_test(who_leaves_breaks_what_is_not_certain),
+        cmocka_unit_test(who_breaks_and_stays_has_ended),
         cmocka_unit_test(no_memory_is_an_error),
         cmocka_unit_test(numbers_are_checked),
     };

@@ -26,6 +26,8 @@ void hth_group_watch_close(hth_group_watch *watch); // NULL is allowed
 uint64_t hth_group_watch_order(const hth_group_watch *watch);
 // hth_group_watch_over: the group has ended, its member has nothing more to do.
 bool hth_group_watch_over(const hth_group_watch *watch);
+// hth_group_watch_error is why the group was ended, with its sentence; HTH_OK: its work is done.
+hth_err hth_group_watch_error(hth_group_watch *watch);
 // hth_group_watch_pause notes that the group's job is paused or waits for another job, or not any
 // more: its members need no memory then.
 void hth_group_watch_pause(hth_group_watch *watch, bool paused);

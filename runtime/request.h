@@ -93,6 +93,7 @@ struct hth_request {
     bool admin;          // .. and may see and change jobs of others; set for commands
     bool own;            // the server asks in the tenant's name: nobody waits for the answer
     uint32_t crashes;    // of processes that were at work on it: "train" goes on where it was
+    bool joined;         // the engine's: a rank that has begun to exchange with the others
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
     // answer
     hth_err err;

@@ -17,10 +17,10 @@
 // messages, which then say HTH_ECORRUPT, but never have this side read or write outside of the
 // ring, or loop. What is received is copied to private memory before anybody looks at it: the peer
 // could change it at any time. Where a ring ends is the owners' business: who notices that the peer
-// is gone (a socket, waitpid, a pidfd) calls hth_ring_gone or _stop, and whoever waits returns. A peer that
-// was killed in the midst of sending has sent nothing. Sleeping is done in slices of
-// HTH_RING_SLICE_NS, so that a hostile peer that plays with the word that is slept on delays a stop
-// by that at most.
+// is gone (a socket, waitpid, a pidfd) calls hth_ring_gone or hth_ring_stop, and whoever waits
+// returns. A peer that was killed in the midst of sending has sent nothing. Sleeping is done in
+// slices of HTH_RING_SLICE_NS, so that a hostile peer that plays with the word that is slept on
+// delays a stop by that at most.
 //
 // Memory order: the producer writes the message, then stores its position (sequentially
 // consistent, hence release), then looks whether the consumer sleeps; the consumer says that it

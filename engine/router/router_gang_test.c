@@ -4,6 +4,7 @@
 #include "engine/router/router.h"
 #include "tests/rig/group_job.h"
 
+#include "base/clock.h"
 #include "base/settings.h"
 
 #define ENDLESS "\"epochs\":1000000"
@@ -282,11 +283,70 @@ static void followed(void **state)
     rig_close(&r);
 }
 
+static _Atomic uint64_t ahead_ns;
+
+static uint64_t leaping(void *ctx)
+{
+    (void)ctx;
+    return hth_real_ns() + ahead_ns;
+}
+
+// A time limit begins with the first round, however long members are waited for before it.
+static void not_timed_while_members_wait(void **state)
+{
+    rig r;
+    job first, one;
+    rig_open(&r, 1.5);
+    hth_clock_inject(leaping, NULL);
+    job_start(&r, &first, "first", "cpu:1", ENDLESS);
+    goes_on(&r, "first");
+    job_start(&r, &one, "one", "all", ENDLESS ",\"time-limit\":100000");
+    until_state(&r, "one", "running", ""); // its lead
+    ahead_ns += (uint64_t)200000 * 1000000000u;
+    job_cancel(&r, &first, "first");
+    goes_on(&r, "one");
+    ahead_ns += (uint64_t)200000 * 1000000000u;
+    assert_int_equal(call_wait(&one.c), HTH_ETIMEDOUT);
+    assert_non_null(strstr(one.c.r.detail, "time limit: 100000 s are over after step"));
+    free(one.text);
+    rig_close(&r);
+    hth_clock_inject(NULL, NULL);
+}
+
+// A lead that waits for memory is told at once that another device refuses the job.
+static void refused_while_queued(void **state)
+{
+    rig r;
+    job first, one;
+    char devices[120];
+    rig_open(&r, 1.5);
+    double bytes = json_number_value(json_object_get(r.whole, "peak_bytes"));
+    hth_engine_close(r.f.engine);
+    snprintf(devices, sizeof devices, "cpu:0,mem=%.0fKiB,threads=1 cpu:1,mem=%.0fKiB,threads=1",
+             bytes / 8 / 1024, bytes * 1.5 / 1024);
+    engines_open(&r.f, devices, false);
+    job_start(&r, &first, "first", "cpu:1", ENDLESS);
+    goes_on(&r, "first");
+    job_start(&r, &one, "one", "cpu:1,cpu:0", ENDLESS);
+    assert_int_not_equal(call_wait(&one.c), HTH_OK);
+    assert_non_null(strstr(one.c.r.detail, "device cpu:0: "));
+    goes_on(&r, "first"); // it waited for that all the time
+    free(one.text);
+    job_cancel(&r, &first, "first");
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paused),  cmocka_unit_test(opposite), cmocka_unit_test(limited),
-        cmocka_unit_test(resumed), cmocka_unit_test(ended),    cmocka_unit_test(followed),
+        cmocka_unit_test(paused),
+        cmocka_unit_test(opposite),
+        cmocka_unit_test(limited),
+        cmocka_unit_test(resumed),
+        cmocka_unit_test(ended),
+        cmocka_unit_test(followed),
+        cmocka_unit_test(not_timed_while_members_wait),
+        cmocka_unit_test(refused_while_queued),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

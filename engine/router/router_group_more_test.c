@@ -221,6 +221,42 @@ static void reopen(fixture *f, const char *devices)
     engines_open(f, devices, false);
 }
 
+// How many parts --accumulate auto chose for one device says nothing of several, nor the reverse.
+static void parts_are_one_device_s(void **state)
+{
+    static const char *const on[] = {"\"cpu:0\"", "\"all\""};
+    fixture f;
+    char data[200], more[200];
+    for (int from = 0; from < 2; from++) {
+        devices_open(&f, TWO, false);
+        prepare(&f, &image_net, data);
+        snprintf(more, sizeof more,
+                 "{\"on\":%s,\"save-as\":\"made\",\"epochs\":1000000,\"accumulate\":\"auto\","
+                 "\"budget\":\"%s\"}",
+                 on[from], from == 0 ? "40%" : "64MiB");
+        char *text = text_of(&image_net, data, more);
+        call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+        call_start(f.engine, &c);
+        until_step(&f, "made", 5);
+        change(&f, "cancel", "{\"job\":\"made\"}");
+        assert_int_equal(call_wait(&c), HTH_ECANCELED);
+        free(text);
+        snprintf(more, sizeof more,
+                 "{\"on\":%s,\"save-as\":\"made\",\"epochs\":1000000,\"accumulate\":\"auto\","
+                 "\"resume\":true}",
+                 on[1 - from]);
+        text = text_of(&image_net, data, more);
+        c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+        json_int_t step = step_of(&f, "made");
+        call_start(f.engine, &c);
+        until_step(&f, "made", step + 5);
+        change(&f, "cancel", "{\"job\":\"made\"}");
+        assert_int_equal(call_wait(&c), HTH_ECANCELED);
+        free(text);
+        fixture_close(&f);
+    }
+}
+
 // Resumed while another job is on its first device, the lead is on another one, and so are all the
 // others.
 static void elsewhere(void **state)
@@ -365,9 +401,11 @@ static void evaluated(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paused),    cmocka_unit_test(killed),  cmocka_unit_test(budget),
-        cmocka_unit_test(server),    cmocka_unit_test(ignored), cmocka_unit_test(elsewhere),
-        cmocka_unit_test(not_named), cmocka_unit_test(others),  cmocka_unit_test(evaluated),
+        cmocka_unit_test(paused),    cmocka_unit_test(killed),
+        cmocka_unit_test(budget),    cmocka_unit_test(server),
+        cmocka_unit_test(ignored),   cmocka_unit_test(parts_are_one_device_s),
+        cmocka_unit_test(elsewhere), cmocka_unit_test(not_named),
+        cmocka_unit_test(others),    cmocka_unit_test(evaluated),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

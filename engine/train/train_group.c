@@ -238,6 +238,9 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     if (turn != HTH_GROUP_LEADS) { // members are waited for, for long perhaps
         group_hold_end(group, HTH_TRAIN_GROUP_NEXT, &group->next);
     }
+    if (turn != HTH_GROUP_LEADS && turn != HTH_GROUP_ROUND) { // also if a round broke before it was
+        hth_train_group_turn_over(group);                     // begun here
+    }
     switch (turn) {
     case HTH_GROUP_LEADS:
         return hth_train_shards_start(job, group->round.step, &started);
@@ -258,10 +261,15 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     }
 }
 
+bool hth_train_group_at_work(const hth_train_job *job)
+{
+    return job->group != NULL && job->group->at_work;
+}
+
 hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event)
 {
     *event = HTH_TRAIN_GROUP_NOTHING;
-    if (job->group == NULL || !job->group->at_work) {
+    if (!hth_train_group_at_work(job)) {
         return HTH_OK;
     }
     hth_group_break(job->group->exchange);

@@ -114,8 +114,39 @@ static void next_turn(void **state)
     rig_close(&r);
 }
 
+// A round that breaks before its lead has begun it leaves the lead waiting, without the turn: the
+// member that it waits for may wait for memory of a group that wants the turn.
+static void turn_of_a_broken_round(void **state)
+{
+    rig r;
+    hth_train_group_event event;
+    const size_t floats = 1;
+    const bool by_count = false;
+    rig_open(&r);
+    hth_train_group group = {
+        .member = HTH_GROUP_LEAD, .members = 2, .store = r.f.store, .next = -1};
+    hth_train_job job = {.group = &group};
+    hth_group_spec spec = {.batch = 4,
+                           .steps = 2,
+                           .n_slots = 1,
+                           .floats = &floats,
+                           .by_count = &by_count,
+                           .state_bytes = 8};
+    assert_ok(hth_group_join(r.group, &spec, &group.exchange));
+    hold(&r, HTH_TRAIN_GROUP_TURN, &group.turn);
+    assert_ok(hth_train_group_slice(&job, &event)); // its member is not there
+    assert_int_equal(event, HTH_TRAIN_GROUP_NOTHING);
+    until_held(&r, HTH_TRAIN_GROUP_TURN, false);
+    hth_group_leave(group.exchange);
+    close(r.group);
+    hth_engine_close(r.other);
+    fixture_close(&r.f);
+    free(r.args);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(next_turn)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(next_turn),
+                                       cmocka_unit_test(turn_of_a_broken_round)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -518,7 +518,7 @@ static hth_err job_read(hth_train_job *job)
     return err;
 }
 
-static void job_first(hth_train_job *job)
+void hth_train_job_first(hth_train_job *job)
 {
     if (job->first_ns == 0) {
         job->first_ns = hth_now_ns();
@@ -573,7 +573,7 @@ static hth_err job_step(hth_train_job *job, bool *done)
 {
     hth_train_data *d = &job->data;
     float loss = NAN;
-    job_first(job);
+    hth_train_job_first(job);
     if (job->at == 0) {
         hth_train_data_order(d, job->spec.shuffle, job->spec.seed, job->epoch);
     }
@@ -638,10 +638,23 @@ static hth_err job_over(hth_train_job *job, bool *done)
     return job->r->json != NULL ? HTH_OK : hth_no_memory("a training job");
 }
 
+// job_budget_next plans for the budget that a rank was given during a round.
+static void job_budget_next(hth_train_job *job)
+{
+    char *budget = job->budget_next;
+    job->budget_next = NULL;
+    if (hth_train_job_budget(job, budget) != HTH_OK) {
+        job_log(job, "warning", hth_err_detail());
+    }
+    hth_free(budget);
+}
+
 static hth_err job_group(hth_train_job *job, bool *done)
 {
     hth_train_group_event event;
-    job_first(job);
+    if (job->budget_next != NULL && !hth_train_group_at_work(job)) {
+        job_budget_next(job);
+    }
     if (job_evaluated(job) && !job_written(job)) {
         hth_train_group_wait(job);
         return HTH_OK;

@@ -52,10 +52,13 @@ struct hth_train_job {
     int64_t replanned;        // the step of the last better plan that was told of, 0: none
     hth_train_group *group;   // NULL: it is alone
     hth_rank rank;            // ranks > 0: the group's other members are elsewhere
+    char *budget_next;        // a rank's, from the next round on; NULL: the one that it has
 };
 
 extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
 
+// hth_train_job_first: the job's first step begins, and with it its time.
+void hth_train_job_first(hth_train_job *job);
 // hth_train_job_rest brings a group's member to a whole step, from which it can be saved or left.
 hth_err hth_train_job_rest(hth_train_job *job);
 // hth_train_job_place brings the job to where `step` steps end: epoch, next sample, evaluation.
@@ -99,6 +102,8 @@ hth_err hth_train_group_open(hth_train_job *job);
 void hth_train_group_close(hth_train_group *group); // leaves; NULL is allowed
 // hth_train_group_slice takes the next part of a step, or waits a moment for the others.
 hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event);
+// hth_train_group_at_work: a round is.
+bool hth_train_group_at_work(const hth_train_job *job);
 // hth_train_group_rest brings the job to a whole step: the one in progress is undone, or if it is
 // certain already made (HTH_TRAIN_GROUP_STEPPED).
 hth_err hth_train_group_rest(hth_train_job *job, hth_train_group_event *event);

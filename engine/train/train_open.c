@@ -104,9 +104,25 @@ static hth_err job_plan(hth_train_job *job)
     return job_planned(job);
 }
 
+// job_budget_later keeps the budget of a rank for the next round: the others count on its part of
+// the one at work, which a new plan would undo.
+static hth_err job_budget_later(hth_train_job *job, const char *budget)
+{
+    char *next = hth_strdup(budget);
+    if (next == NULL) {
+        return hth_no_memory("a training job");
+    }
+    hth_free(job->budget_next);
+    job->budget_next = next;
+    return HTH_OK;
+}
+
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
 {
     char detail[512];
+    if (job->rank.ranks > 0 && hth_train_group_at_work(job)) {
+        return job_budget_later(job, budget);
+    }
     HTH_TRY(hth_train_job_rest(job));
     json_t *before = json_incref(json_object_get(job->args, "budget"));
     json_object_set_new(job->args, "budget", json_string(budget));
@@ -297,7 +313,9 @@ static hth_err job_group(hth_train_job *job)
     if (!s->group) {
         return job_alone(job);
     }
-    if (s->accumulate > 1) {
+    const char *accumulate = json_string_value(json_object_get(job->args, "accumulate"));
+    bool chosen = accumulate != NULL && strcmp(accumulate, "auto") == 0; // on one device, earlier
+    if (s->accumulate > 1 && !chosen) {
         return hth_fail(HTH_EINVAL,
                         "--accumulate %lld and several devices: a batch is divided "
                         "among the devices, and not once more",
@@ -353,8 +371,12 @@ static hth_err job_open(hth_train_job *job)
     HTH_TRY(job_class_axis(job));
     HTH_TRY(job_plan(job));
     HTH_TRY(s->keep != HTH_KEEP_LAST ? hth_trainer_keep_open(job->trainer) : HTH_OK);
-    // What was chosen belongs to the job: its losses depend on it.
-    json_object_set(job->args, "parts", json_object_get(job->memory, "accumulate"));
+    // What was chosen belongs to the job: its losses depend on it. A group has no choice.
+    if (s->group) {
+        json_object_del(job->args, "parts");
+    } else {
+        json_object_set(job->args, "parts", json_object_get(job->memory, "accumulate"));
+    }
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(job->trainer)));
     }
@@ -438,5 +460,6 @@ void hth_train_job_free(hth_train_job *job)
     json_decref(job->memory);
     json_decref(job->had);
     json_decref(job->args);
+    hth_free(job->budget_next);
     hth_free(job);
 }

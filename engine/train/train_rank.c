@@ -122,5 +122,6 @@ hth_err hth_train_rank_join(const hth_train_job *job, hth_group_spec *spec, hth_
     if (err != HTH_OK) {
         close(fd);
     }
+    job->r->joined = err == HTH_OK;
     return err;
 }

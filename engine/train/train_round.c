@@ -110,6 +110,7 @@ hth_err hth_train_round_pass(hth_train_job *job)
     double sample_us = 0, fixed_us = 0; // without samples: not known
     group->at_work = true;
     group->passed = false;
+    hth_train_job_first(job); // not while members are waited for
     job->lr =
         hth_train_rate(&job->spec, group->round.step, job->steps, job->steps / job->spec.epochs);
     hth_trainer_rate(job->trainer, job->lr);

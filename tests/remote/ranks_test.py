@@ -229,6 +229,27 @@ class Exchanges(Servers):
         self.assertIsInstance(ended[0], hearth.Trained, ended)
         self.expect_same(ended[0].losses)
 
+    def test_a_rank_that_has_lost_the_others_is_not_tried_again(self):
+        self.ranks(2, fails={1: 60}, save_as='tried', retries=2)
+        row = self.ended('tried')
+        self.assertEqual((row['state'], row['attempt']), ('failed', 1), row)
+        self.assertRegex(row['why'], f'after step {row["step"]}: rank 0 of 2.*the checkpoint of step {row["step"]} is kept')
+
+    def test_a_budget_during_a_step_is_that_of_the_next(self):
+        budgets = []
+
+        def paces(call):
+            if call in (40, 79):  # the last sum of a step: the others count on this rank's part
+                with hearth.Client(self.url(0)) as h:
+                    budgets.append(h.job('budget').budget('48MiB' if call == 40 else '1KiB'))
+        ended = self.ranks(2, save_as='budget', paces=paces)
+        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.expect_same(ended[0].losses)
+        self.assertEqual(len(budgets), 2)
+        with hearth.Client(self.url(0)) as h:
+            log = list(h.job('budget').logs())
+        self.assertIn('the job continues with the budget that it had', str(log))
+
     def test_a_batch_of_which_no_label_counts(self):
         data, labels = self.folder + '/ignored.safetensors', np.arange(N) % 2
         labels[TASK['batch']:2 * TASK['batch']] = -100

@@ -258,6 +258,7 @@ static uint32_t group_taking(const kmeans_group *group)
 static void group_begin(kmeans_job *job)
 {
     kmeans_group *group = job->group;
+    kmeans_first(job); // not while members are waited for
     group->at_work = true;
     group->handed = group->ranges = false;
     group->again = group->broke || group->took != group_taking(group);

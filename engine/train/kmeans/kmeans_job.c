@@ -182,11 +182,21 @@ static hth_err job_over(kmeans_job *job, bool *done)
     return job->r->json != NULL ? HTH_OK : hth_no_memory("a K-means job");
 }
 
+void kmeans_first(kmeans_job *job)
+{
+    if (job->first_ns == 0) {
+        job->first_ns = hth_now_ns();
+        job->due_ns = job->first_ns +
+                      (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
+    }
+}
+
 // job_computes takes the next part of a pass; *over: the job's group has ended.
 static hth_err job_computes(kmeans_job *job, bool *over)
 {
     *over = false;
     if (job->group == NULL) {
+        kmeans_first(job);
         return hth_work_elsewhere(job->ms->site->queue, job_part, job);
     }
     return kmeans_group_slice(job, over);
@@ -203,11 +213,6 @@ static hth_err kmeans_slice(hth_job *base, bool *done)
     }
     if (job->spec.time_limit > 0 && (double)kmeans_ran_ms(job) >= 1e3 * job->spec.time_limit) {
         return job_limited(job);
-    }
-    if (job->first_ns == 0) {
-        job->first_ns = hth_now_ns();
-        job->due_ns = job->first_ns +
-                      (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS) * 1000000000u;
     }
     HTH_TRY(job_computes(job, &over));
     if (over) {

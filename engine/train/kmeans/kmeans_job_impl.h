@@ -41,7 +41,7 @@ typedef struct kmeans_job {
     int room; // kept for the result (hth_store_reserve), -1: nothing is
     // time
     size_t points;            // that are looked at between two looks at the clock
-    uint64_t first_ns;        // when it made its first slice here, 0: it has not
+    uint64_t first_ns;        // when its first pass began here, 0: it has not
     uint64_t part_ns;         // of the present iteration's slices, or of its group's rounds
     uint64_t pass_ns;         // of the present pass's slices
     uint64_t ran_ms;          // of its time limit, before its first slice here
@@ -58,6 +58,8 @@ static inline kmeans_job *kmeans_job_of(const hth_job *job)
     return (kmeans_job *)job;
 }
 
+// kmeans_first: the job's first pass begins, and with it its time.
+void kmeans_first(kmeans_job *job);
 // kmeans_leads: it alone stores anything and is told of, as the lead of its group or without one.
 static inline bool kmeans_leads(const kmeans_job *job)
 {

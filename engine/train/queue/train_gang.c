@@ -166,6 +166,16 @@ static void gang_ended(hth_train_queue *queue, hth_train_entry *entry)
                         entry->r->json != NULL ? HTH_OK : hth_no_memory("a training job"), NULL);
 }
 
+// gang_refused ends a lead that waits for a group which somebody has refused or ended meanwhile.
+static void gang_refused(hth_train_queue *queue, hth_train_entry *entry)
+{
+    hth_err err = hth_group_watch_error(entry->gang.watch);
+    if (err != HTH_OK) {
+        hth_train_entry_number(queue, entry);
+        hth_train_queue_end(queue, entry, err, hth_train_queue_failed(queue, entry, err));
+    }
+}
+
 void hth_train_gang_look(hth_train_queue *queue)
 {
     uint64_t now_ns = hth_now_ns();
@@ -178,6 +188,8 @@ void hth_train_gang_look(hth_train_queue *queue)
         bool over = hth_train_gang_over(e);
         if (over && e->member && e->work == NULL) {
             gang_ended(queue, e);
+        } else if (over && e->work == NULL && !e->paused) {
+            gang_refused(queue, e);
         } else if (!over && e->work != NULL && !e->paused && gang_gives(queue, e, now_ns)) {
             gang_give(queue, e, now_ns);
         }

@@ -184,14 +184,16 @@ static bool wait_helps(hth_err err)
     return err == HTH_EIO || err == HTH_ENODEVMEM || err == HTH_ENOMEM || err == HTH_EDEVLOST;
 }
 
+// A rank that has joined the others cannot do so again: what they share is lost.
 bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
 {
     char why[HTH_CHECKPOINT_NOTE], text[HTH_CHECKPOINT_NOTE + 80];
     snprintf(why, sizeof why, "%s", hth_err_detail());
     if (entry->attempt > entry->retries || entry->r->canceled || !wait_helps(err) ||
-        hth_train_gang_over(entry)) {
+        hth_train_gang_over(entry) || entry->r->joined) {
         return false;
     }
+    bool rank = entry->r->member > 0 && entry->gang.watch == NULL;
     int doubled = entry->attempt - 1 < WAIT_RETRY_MAX ? entry->attempt - 1 : WAIT_RETRY_MAX;
     queue->freed += entry->work != NULL;
     hth_job_free(entry->work);
@@ -201,7 +203,9 @@ bool hth_train_wait_again(hth_train_queue *queue, hth_train_entry *entry, hth_er
     entry->attempt++;
     entry->not_before_ns = hth_now_ns() + ((uint64_t)WAIT_RETRY_NS << doubled);
     entry->tried = 0;
-    entry->r->crashes = entry->r->crashes > 0 ? entry->r->crashes : 1; // from its checkpoint
+    if (entry->r->crashes == 0 && !rank) {
+        entry->r->crashes = 1; // from its checkpoint
+    }
     snprintf(entry->why, sizeof entry->why, "%s", why);
     snprintf(text, sizeof text, "attempt %d failed: %s", entry->attempt - 1, why);
     hth_train_entry_number(queue, entry);
