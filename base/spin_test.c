@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looking before sleeping: for as long as is asked, unless the process rests.
 #include "base/spin.h"
+#include "base/clock.h"
 #include "base/test.h"
+
+#include <math.h>
 
 static bool looks(void *ctx)
 {
@@ -45,8 +48,21 @@ static void rests(void **state)
     assert_int_equal(n, 3);
 }
 
+static void computed_times_do_not_overflow(void **state)
+{
+    assert_int_equal(hth_ns_of(1.5e9), 1500000000);
+    assert_int_equal(hth_ns_of(-1), 0);
+    assert_int_equal(hth_ns_of(NAN), 0);
+    assert_true(hth_ns_of(8.9e19) == 9000000000000000000u);
+    assert_true(hth_now_ns() + hth_ns_of(INFINITY) > hth_now_ns());
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(spins_until), cmocka_unit_test(rests)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spins_until),
+        cmocka_unit_test(rests),
+        cmocka_unit_test(computed_times_do_not_overflow),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

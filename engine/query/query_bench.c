@@ -22,7 +22,7 @@ static hth_err bench_runs(query *q, hth_program *program, const hth_tensor *inpu
     for (int i = 0; i < BENCH_WARMUP; i++) {
         HTH_TRY(hth_microbatch_run(q->ms, program, inputs, out, &q->r->canceled));
     }
-    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), reported = t0;
+    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + hth_ns_of(seconds * 1e9), reported = t0;
     for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
         HTH_TRY(hth_microbatch_run(q->ms, program, inputs, out, &q->r->canceled));
         uint64_t now = hth_now_ns();

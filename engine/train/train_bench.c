@@ -125,7 +125,7 @@ static hth_err bench_step(bench *b, double *ms)
 static hth_err bench_seconds(bench *b, double seconds, hth_request *request, double *ms, int *n)
 {
     HTH_TRY(bench_warm(b));
-    uint64_t start_ns = hth_now_ns(), end_ns = start_ns + (uint64_t)(seconds * 1e9);
+    uint64_t start_ns = hth_now_ns(), end_ns = start_ns + hth_ns_of(seconds * 1e9);
     for (*n = 0; *n < 3 || (hth_now_ns() < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
         HTH_TRY(bench_step(b, &ms[*n]));
         if (request->progress != NULL) {

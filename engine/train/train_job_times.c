@@ -25,13 +25,13 @@ uint64_t hth_train_job_device_bytes(const hth_train_job *job)
 
 uint64_t hth_train_job_predicted_ns(const hth_train_job *job)
 {
-    return (uint64_t)(hth_trainer_predicted_us(job->trainer) * 1e3);
+    return hth_ns_of(hth_trainer_predicted_us(job->trainer) * 1e3);
 }
 
 uint64_t hth_train_job_left_ns(const hth_train_job *job)
 {
     double step_ms = json_number_value(json_object_get(job->memory, "predicted_ms"));
-    return (uint64_t)(step_ms * 1e6 * (double)(job->steps - job->step));
+    return hth_ns_of(step_ms * 1e6 * (double)(job->steps - job->step));
 }
 
 double hth_train_job_link(const hth_train_job *job)

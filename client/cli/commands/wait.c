@@ -54,7 +54,7 @@ static int cmd_wait(hth_cli *cli)
     if (limited && !(seconds > 0 && seconds < 1e9)) {
         return hth_cli_usage("--timeout is a number of seconds, above 0");
     }
-    uint64_t end_ns = limited ? hth_now_ns() + (uint64_t)(seconds * 1e9) : 0;
+    uint64_t end_ns = limited ? hth_now_ns() + hth_ns_of(seconds * 1e9) : 0;
     int rv = hth_cli_connect(cli);
     for (int i = 0; i < cli->n_args && rv == HTH_CLI_OK; i++) { // before any is waited for
         if (hearth_job_find(cli->h, cli->args[i], &job[i]) != HEARTH_OK) {

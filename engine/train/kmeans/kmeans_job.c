@@ -259,7 +259,7 @@ static uint64_t kmeans_predicted_ns(const hth_job *job)
 
 static uint64_t kmeans_left_ns(const hth_job *job)
 {
-    return (uint64_t)(kmeans_seconds_left(job) * 1e9);
+    return hth_ns_of(kmeans_seconds_left(job) * 1e9);
 }
 
 static void kmeans_number(hth_job *job, uint64_t id)

@@ -24,7 +24,7 @@
 uint64_t hth_train_fair_patience_ns(void)
 {
     double seconds = hth_setting_real(HTH_SET_FAIR_PATIENCE);
-    return seconds > 0 ? (uint64_t)(seconds * 1e9) : HTH_FAIR_NEVER;
+    return seconds > 0 ? hth_ns_of(seconds * 1e9) : HTH_FAIR_NEVER;
 }
 
 void hth_train_fair_fini(hth_train_fair *fair)
@@ -126,7 +126,7 @@ static void fair_curve(hth_train_entry *entry, const hth_curve *curve, int64_t s
         }
         o->demand[o->n].of[HTH_TRAIN_DEVICE_MEMORY] = (double)p->device_bytes;
         o->demand[o->n].of[HTH_TRAIN_HOST_MEMORY] = entry->spills ? 0 : (double)p->host_bytes;
-        o->run_ns[o->n] = (uint64_t)(p->time_us * left * 1e3);
+        o->run_ns[o->n] = hth_ns_of(p->time_us * left * 1e3);
         o->budget_bytes[o->n] = p->budget_bytes;
         o->n++;
     }
@@ -144,7 +144,7 @@ void hth_train_fair_exact(hth_train_entry *entry, const json_t *args)
     entry->offer.demand[0].of[HTH_TRAIN_HOST_MEMORY] =
         json_number_value(json_object_get(had, "host_bytes"));
     double step_us = json_number_value(json_object_get(had, "step_us"));
-    entry->offer.run_ns[0] = (uint64_t)(step_us * 1e3 * (double)entry->left_steps);
+    entry->offer.run_ns[0] = hth_ns_of(step_us * 1e3 * (double)entry->left_steps);
     entry->offer.budget_bytes[0] =
         (uint64_t)json_integer_value(json_object_get(had, "budget_bytes"));
 }
@@ -200,7 +200,7 @@ uint64_t hth_train_fair_granted(const hth_train_entry *entry, uint64_t *budget_b
 static void fair_ends(hth_train_queue *queue, hth_train_entry *entry, uint64_t now_ns)
 {
     double left_s = hth_train_turn_left(queue, entry);
-    uint64_t ends_ns = isfinite(left_s) ? now_ns + (uint64_t)(left_s * 1e9) : HTH_FAIR_NEVER;
+    uint64_t ends_ns = isfinite(left_s) ? now_ns + hth_ns_of(left_s * 1e9) : HTH_FAIR_NEVER;
     hth_fair_queue_ends(queue->fair.jobs, &entry->fair, ends_ns);
     entry->fair.left_ns = hth_job_left_ns(entry->work);
 }
