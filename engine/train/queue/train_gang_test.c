@@ -5,6 +5,7 @@
 #include "engine/train/queue/train_entry_impl.h"
 #include "group/group.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 // A group that has ended is joined by nobody: no attempt of its lead is of use.
@@ -50,8 +51,29 @@ static void test_paused(void **state)
     close(request.files[0]);
 }
 
+// A job that ends before anybody has noted it still says why.
+static void test_why_it_ends(void **state)
+{
+    char dir[] = "/tmp/hearth-gang-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    hth_models ms = {.store = NULL};
+    assert_ok(hth_store_open(dir, true, false, &ms.store));
+    hth_request request = {.arguments = "{}"};
+    hth_train_queue queue = {.ms = &ms};
+    hth_train_entry entry = {.r = &request, .given = request.arguments, .of = "uid:0", .job = "j"};
+    hth_fail(HTH_EINVAL, "device cpu:1: refused");
+    hth_train_entry_number(&queue, &entry);
+    assert_string_equal(hth_err_detail(), "device cpu:1: refused");
+    assert_true(entry.id > 0 && entry.log != NULL);
+    hth_job_log_close(entry.log);
+    free(entry.arguments);
+    hth_store_close(ms.store);
+    assert_int_equal(test_remove(dir), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_over), cmocka_unit_test(test_paused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_over), cmocka_unit_test(test_paused),
+                                       cmocka_unit_test(test_why_it_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

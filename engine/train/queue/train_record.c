@@ -50,7 +50,9 @@ static void record_begin(const hth_train_queue *queue, hth_train_entry *entry)
 
 void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry)
 {
+    char detail[HTH_CHECKPOINT_NOTE]; // why the job ends, perhaps
     uint64_t id;
+    snprintf(detail, sizeof detail, "%s", hth_err_detail());
     if (entry->id == 0 && entry->job[0] != 0 && !entry->member &&
         hth_job_index_add(queue->ms->store, entry->job, entry->of, &id) == HTH_OK) {
         entry->id = (json_int_t)id;
@@ -62,6 +64,7 @@ void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry
     if (entry->id > 0 && entry->log == NULL) {
         record_begin(queue, entry);
     }
+    (void)hth_err_restore(HTH_EIO, detail);
 }
 
 void hth_train_entry_log(hth_train_entry *entry, const char *level, const char *text)
