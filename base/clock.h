@@ -10,11 +10,12 @@ uint64_t hth_now_ns(void);
 // hth_clock_inject makes hth_now_ns return fn(ctx) for the whole process; NULL restores the real
 // clock.
 void hth_clock_inject(uint64_t (*fn)(void *ctx), void *ctx);
-// hth_ns_of is a computed time of `ns` nanoseconds as an integer: none below 0 or of NaN, and at most
-// 9e18, 285 years, so that adding it to hth_now_ns does not overflow.
+// hth_ns_of is a computed time of `ns` nanoseconds as an integer: none below 0 or of NaN, and at
+// most 9e18, 285 years, so that adding it to hth_now_ns does not overflow.
 static inline uint64_t hth_ns_of(double ns)
 {
-    return ns > 0 ? (uint64_t)(ns < 9e18 ? ns : 9e18) : 0;
+    double most = ns < 9e18 ? ns : 9e18;
+    return ns > 0 ? (uint64_t)most : 0;
 }
 // hth_sleep_until returns when hth_now_ns has reached `ns`, at once if it has. Any thread.
 void hth_sleep_until(uint64_t ns);

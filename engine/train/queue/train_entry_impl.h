@@ -173,8 +173,8 @@ double hth_train_wait_why(const hth_train_queue *queue, const hth_train_entry *e
                           char why[HTH_CHECKPOINT_NOTE]);
 
 // train_record.c
-// hth_train_entry_number gives a job a number that has none, and opens its log. The calling thread's
-// error detail stays.
+// hth_train_entry_number gives a job a number that has none, and opens its log. The calling
+// thread's error detail stays.
 void hth_train_entry_number(const hth_train_queue *queue, hth_train_entry *entry);
 // hth_train_entry_state notes in a job's record and its log that it is in another state. why: may
 // be NULL.
