@@ -179,11 +179,11 @@ void group_wake(group_region *region);
 hth_err group_arrays(hth_group *group, const hth_group_spec *spec);
 void group_arrays_free(hth_group *group);
 size_t group_pages(size_t bytes); // whole ones
+// group_region_error is why the group was ended, with its sentence. The lock is held, or the group
+// is closed.
+hth_err group_region_error(const group_region *region);
 
 // group_round.c
-// group_region_error is why the group was ended, with its sentence. The lock is held, or it is
-// closed.
-hth_err group_region_error(const group_region *region);
 // group_lacks: no round begins, because somebody is not there. The lock is held.
 bool group_lacks(const group_region *region);
 hth_group_turn region_begin(hth_group *group, hth_group_round *round);

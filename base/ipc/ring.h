@@ -16,11 +16,11 @@
 // message, is read once and checked before use. So a hostile peer can spoil or withhold its own
 // messages, which then say HTH_ECORRUPT, but never have this side read or write outside of the
 // ring, or loop. What is received is copied to private memory before anybody looks at it: the peer
-// could change it at any time. Where a ring ends is the owners' business: who notices that the peer
-// is gone (a socket, waitpid, a pidfd) calls hth_ring_gone or hth_ring_stop, and whoever waits
-// returns. A peer that was killed in the midst of sending has sent nothing. Sleeping is done in
-// slices of HTH_RING_SLICE_NS, so that a hostile peer that plays with the word that is slept on
-// delays a stop by that at most.
+// could change it at any time. When a ring ends is up to its owners: the one that notices that the
+// peer is gone (by a socket, waitpid or a pidfd) calls hth_ring_gone or hth_ring_stop, which wakes
+// all waiting threads. A peer that was killed while it was sending has sent nothing. Sleeping is
+// done in slices of HTH_RING_SLICE_NS, so that a hostile peer that changes the futex word delays a
+// stop by that at most.
 //
 // Memory order: the producer writes the message, then stores its position (sequentially
 // consistent, hence release), then looks whether the consumer sleeps; the consumer says that it

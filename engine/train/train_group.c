@@ -238,8 +238,9 @@ hth_err hth_train_group_slice(hth_train_job *job, hth_train_group_event *event)
     if (turn != HTH_GROUP_LEADS) { // members are waited for, for long perhaps
         group_hold_end(group, HTH_TRAIN_GROUP_NEXT, &group->next);
     }
-    if (turn != HTH_GROUP_LEADS && turn != HTH_GROUP_ROUND) { // also if a round broke before it was
-        hth_train_group_turn_over(group);                     // begun here
+    // A round that the lead has started may break before the lead takes part: it waits again.
+    if (turn != HTH_GROUP_LEADS && turn != HTH_GROUP_ROUND) {
+        hth_train_group_turn_over(group);
     }
     switch (turn) {
     case HTH_GROUP_LEADS:

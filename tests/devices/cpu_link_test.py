@@ -92,6 +92,7 @@ class Work(unittest.TestCase):
                 trace = json.load(f)
             if all(lanes(trace, 1)[0]):
                 break
+        lives = []
         for process in (1, 2):
             moved, memory = lanes(trace, process)
             self.assertTrue(all(moved), moved)
@@ -99,6 +100,8 @@ class Work(unittest.TestCase):
             live = max(sum(e['args'].values()) for e in memory)
             self.assertLessEqual(live, step['peak_bytes'])  # the rest is between buffers: by the algorithms that were measured, none or a few
             self.assertGreater(live, 0.9 * step['peak_bytes'])
+            lives.append(live)
+        self.assertEqual(lives[0], lives[1])  # predicted and measured: of the same plan
         print(f"# {step['p50_ms']:.2f} ms a step, predicted {step['planned_ms']:.2f}; without offloads {whole['p50_ms']:.2f}; "
               f'{moved[0]} bytes in, {moved[1]} out')
 
