@@ -683,15 +683,30 @@ static hth_err job_group(hth_train_job *job, bool *done)
     return hth_train_group_lead(job) ? job_went_on(job, done) : HTH_OK;
 }
 
+// job_ended is why the step that was certain at a rest ended the job.
+static hth_err job_ended(const hth_train_job *job)
+{
+    return job->lost[0] != 0 ? hth_fail(HTH_EINVAL, "%s", job->lost) : HTH_OK;
+}
+
 hth_err hth_train_job_rest(hth_train_job *job)
 {
     hth_train_group_event event;
-    HTH_TRY(hth_train_group_rest(job, &event));
-    return event == HTH_TRAIN_GROUP_STEPPED ? job_made(job) : HTH_OK;
+    HTH_TRY(job_ended(job));
+    hth_err err = hth_train_group_rest(job, &event);
+    bool made = err == HTH_OK && event == HTH_TRAIN_GROUP_STEPPED;
+    bool lost = err == HTH_EINVAL || (made && !isfinite(job->loss));
+    if (lost && hth_train_group_lead(job)) {
+        err = job_lost(job, err, err == HTH_OK ? (float)job->loss : 0);
+        snprintf(job->lost, sizeof job->lost, "%s", hth_err_detail());
+    }
+    HTH_TRY(err);
+    return made ? job_made(job) : HTH_OK;
 }
 
 static hth_err job_slice(hth_train_job *job, bool *done)
 {
+    HTH_TRY(job_ended(job));
     if (job->r->canceled) {
         return job_canceled(job, true);
     }

@@ -35,6 +35,7 @@ struct hth_train_job {
     int room; // kept for the result (hth_store_reserve), -1: nothing is
     // why the last checkpoint could not be written, "": it could; or why the result cannot
     char trouble[HTH_CHECKPOINT_NOTE];
+    char lost[HTH_CHECKPOINT_NOTE]; // why a step that was certain at a rest ended it, "": none did
     int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
     bool writing;     // one was begun, and what became of it is not known yet
     uint64_t due_ns;  // when the next one is due by time
@@ -60,6 +61,7 @@ extern const hth_job_ops hth_train_job_ops; // train_job_ops.c
 // hth_train_job_first: the job's first step begins, and with it its time.
 void hth_train_job_first(hth_train_job *job);
 // hth_train_job_rest brings a group's member to a whole step, from which it can be saved or left.
+// HTH_EINVAL: the step that was certain has ended the job, which its next slice says.
 hth_err hth_train_job_rest(hth_train_job *job);
 // hth_train_job_place brings the job to where `step` steps end: epoch, next sample, evaluation.
 void hth_train_job_place(hth_train_job *job, int64_t step);
