@@ -3,6 +3,7 @@
 // ones, at the same limit; none is faster than one that contains it, or fits where that does not;
 // and addresses cost next to nothing. The limits are decodes or work, so the result is the same on
 // every machine.
+#include "planner/search/plan_rounds.h"
 #include "planner/search/plan_search.h"
 #include "planner/plan_train_gen.h"
 
@@ -176,11 +177,41 @@ static void seeds_that_favour_a_baseline(void **state)
     hth_problem_fini(&p);
 }
 
+// Near its floor this step waits for copies. Kicks that bring back what it waits for find plans that
+// others rarely do: without them the mean is 1.76 times the fastest step.
+static void what_is_waited_for_comes_back(void **state)
+{
+    hth_problem p = pg_unet(120, 256, 256);
+    hth_step step;
+    uint64_t peak, found = UINT64_MAX;
+    double sum = 0;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = peak / 4;
+    assert_ok(hth_step_init(&step, &p));
+    hth_plan_work_begin(1e6, NULL, NULL);
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        hth_plan *plan = NULL;
+        hth_dual *dual = NULL;
+        hth_plan_options o = {.seed = seed, .limit_ms = 1e6, .limit_decodes = 4000};
+        assert_ok(hth_rounds_search(&p, &step, &o, HTH_ROUNDS_FIRST, true, &dual, &found, &plan));
+        sum += plan->predicted_us / step.fastest_us;
+        hth_plan_free(plan);
+        hth_dual_free(dual);
+    }
+    assert_false(hth_plan_work_end());
+    hth_step_fini(&step);
+    hth_problem_fini(&p);
+    if (sum / 8 > 1.65) {
+        fail_msg("the mean is %.3f times the fastest step", sum / 8);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_policies_leave_the_search_its_work),
         cmocka_unit_test(seeds_that_favour_a_baseline),
+        cmocka_unit_test(what_is_waited_for_comes_back),
         cmocka_unit_test(no_policy_is_faster_than_one_that_contains_it),
         cmocka_unit_test(no_policy_is_faster_on_recorded_steps),
         cmocka_unit_test(no_policy_is_faster_on_generated_steps),

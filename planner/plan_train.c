@@ -48,15 +48,42 @@ static bool train_part(hth_policy policy, hth_policy other)
     return part;
 }
 
+// What the searches of one step share, on one thread.
+typedef struct train_search {
+    const hth_problem *problem;
+    hth_step step;
+    hth_dual *dual; // where the certificate's dual ended, for the next search
+    uint64_t found; // bytes of the least plan that was seen
+    bool stopped;   // by the real clock
+} train_search;
+
+static hth_err train_open(train_search *t, const hth_problem *problem)
+{
+    *t = (train_search){.problem = problem, .found = UINT64_MAX};
+    return hth_step_init(&t->step, problem);
+}
+
+static void train_close(train_search *t)
+{
+    hth_dual_free(t->dual);
+    hth_step_fini(&t->step);
+}
+
+static hth_err train_round(train_search *t, const hth_plan_options *options, hth_rounds rounds,
+                           bool concurrent, hth_plan **out)
+{
+    return hth_rounds_search(t->problem, &t->step, options, rounds, concurrent, &t->dual, &t->found,
+                             out);
+}
+
 // What a search leaves of its limit goes to another one, of steps of a few dozen nodes most of it.
 // Takes its plan for *out if that is faster.
-static hth_err train_rest(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, bool concurrent, uint64_t start_ns,
-                          hth_dual **dual, uint64_t *found, hth_plan **out)
+static hth_err train_rest(train_search *t, const hth_plan_options *options, bool concurrent,
+                          uint64_t start_ns, hth_plan **out)
 {
-    double limit_ms = hth_rounds_limit_ms(problem, options);
+    double limit_ms = hth_rounds_limit_ms(t->problem, options);
     double left_ms = limit_ms - (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
-    bool fastest = *out != NULL && (*out)->predicted_us <= step->fastest_us * (1 + TRAIN_FASTEST);
+    bool fastest = *out != NULL && (*out)->predicted_us <= t->step.fastest_us * (1 + TRAIN_FASTEST);
     if (fastest || options->from != NULL || options->limit_decodes > 0 ||
         left_ms < TRAIN_REST * limit_ms) {
         return *out != NULL ? HTH_OK : HTH_ETOOBIG;
@@ -65,109 +92,113 @@ static hth_err train_rest(const hth_problem *problem, hth_step *step,
     hth_plan *plan = NULL;
     rest.limit_ms = left_ms;
     rest.seed = options->seed + 1;
-    hth_err err =
-        hth_rounds_search(problem, step, &rest, HTH_ROUNDS_OTHER, concurrent, dual, found, &plan);
+    hth_err err = train_round(t, &rest, HTH_ROUNDS_OTHER, concurrent, &plan);
     hth_rounds_faster(&plan, out);
     return *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
 }
 
 // No schedule fits a budget below the proven floor. A short search finds memory that a plan exists
 // for, which the refusal names.
-static hth_err train_below(const hth_problem *problem, hth_step *step,
-                           const hth_plan_options *options, hth_dual **dual, uint64_t *found,
-                           hth_plan **out)
+static hth_err train_below(train_search *t, const hth_plan_options *options, hth_plan **out)
 {
     hth_plan_options little = *options;
     little.from = NULL;
     little.any = true;
-    little.limit_ms = fmin(TRAIN_BELOW_MS, hth_rounds_limit_ms(problem, options));
-    hth_err err =
-        hth_rounds_search(problem, step, &little, HTH_ROUNDS_LAST, false, dual, found, out);
-    return err == HTH_ETOOBIG ? hth_rounds_too_big(problem, options, *found) : err;
+    little.limit_ms = fmin(TRAIN_BELOW_MS, hth_rounds_limit_ms(t->problem, options));
+    hth_err err = train_round(t, &little, HTH_ROUNDS_LAST, false, out);
+    return err == HTH_ETOOBIG ? hth_rounds_too_big(t->problem, options, t->found) : err;
 }
 
 // Runs the first search and, on the work that it leaves, the one with other rules. `concurrent` is
 // hth_rounds_search's.
-static hth_err train_both(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, bool concurrent, hth_dual **dual,
-                          uint64_t *found, hth_plan **out)
+static hth_err train_both(train_search *t, const hth_plan_options *options, bool concurrent,
+                          hth_plan **out)
 {
     uint64_t start_ns = hth_plan_work_now_ns();
-    hth_err err =
-        hth_rounds_search(problem, step, options, HTH_ROUNDS_FIRST, concurrent, dual, found, out);
+    hth_err err = train_round(t, options, HTH_ROUNDS_FIRST, concurrent, out);
     bool goes = !options->any && !hth_rounds_canceled(options) &&
                 hth_policy_searches(options->policy) && (err == HTH_OK || err == HTH_ETOOBIG);
-    return goes ? train_rest(problem, step, options, concurrent, start_ns, dual, found, out) : err;
+    return goes ? train_rest(t, options, concurrent, start_ns, out) : err;
 }
 
-// Another policy's searches, which run concurrently with hearth's on a second thread, with the same
-// seed. mo-sos's steps without stalls have fewer local optima, str-auto's with fixed algorithms
-// others, so each finds what the other misses.
+// Searches that run concurrently with hearth's on a second thread, with the same seed. mo-sos's
+// steps without stalls have fewer local optima, str-auto's with fixed algorithms others, so each
+// finds what the other misses. Where hearth searches for longer, str-auto's come, with those of the
+// policies that it contains, and then hearth's with another seed.
 typedef struct train_companion {
-    const hth_problem *problem;
+    train_search search;
     hth_plan_options options;
-    bool parts; // those of the policies that it contains, too
+    bool longer;
     pthread_t thread;
-    bool runs, stopped;
+    bool runs;
     hth_err err;
-    uint64_t found;
     hth_plan *plan;
 } train_companion;
 
-static hth_err train_policy(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool last, bool *stopped,
-                            hth_dual **dual, uint64_t *found, hth_plan **out);
+static hth_err train_policy(train_search *t, const hth_plan_options *options, bool last,
+                            hth_plan **out);
+
+// What str-auto's searches leave of the time of the longer one.
+static hth_err companion_longer(train_companion *companion)
+{
+    train_companion *c = companion;
+    hth_plan_options own = c->options;
+    hth_plan *plan = NULL;
+    own.policy = HTH_POLICY_HEARTH;
+    own.seed = c->options.seed + 2; // the other thread has the first two
+    own.limit_ms = (TRAIN_LONGER - 1) * hth_rounds_limit_ms(c->search.problem, &c->options);
+    hth_err err = train_both(&c->search, &own, true, &plan);
+    hth_rounds_faster(&plan, &c->plan);
+    return err;
+}
 
 static void companion_search(train_companion *companion)
 {
     train_companion *c = companion;
-    hth_dual *dual = NULL;
-    hth_step step;
-    c->err = hth_step_init(&step, c->problem);
+    c->err = train_open(&c->search, c->search.problem);
     if (c->err != HTH_OK) {
         return;
     }
-    c->err = c->parts
-                 ? train_policy(c->problem, &step, &c->options, false, &c->stopped, &dual,
-                                &c->found, &c->plan)
-                 : train_both(c->problem, &step, &c->options, false, &dual, &c->found, &c->plan);
-    hth_dual_free(dual);
-    hth_step_fini(&step);
+    c->err = c->longer ? train_policy(&c->search, &c->options, false, &c->plan)
+                       : train_both(&c->search, &c->options, false, &c->plan);
+    if (c->longer && (c->err == HTH_OK || c->err == HTH_ETOOBIG) &&
+        !hth_rounds_canceled(&c->options)) {
+        c->err = companion_longer(c);
+    }
+    train_close(&c->search);
 }
 
 static void companion_main(void *ctx)
 {
     train_companion *companion = ctx;
-    double limit_ms = hth_rounds_limit_ms(companion->problem, &companion->options);
-    hth_plan_work_begin((companion->parts ? TRAIN_LONGER : 1) * limit_ms, companion->options.cancel,
-                        companion->options.gate);
+    double limit_ms = hth_rounds_limit_ms(companion->search.problem, &companion->options);
+    hth_plan_work_begin((companion->longer ? TRAIN_LONGER : 1) * limit_ms,
+                        companion->options.cancel, companion->options.gate);
     companion_search(companion);
-    companion->stopped = hth_plan_work_end() || companion->stopped;
+    companion->search.stopped = hth_plan_work_end() || companion->search.stopped;
 }
 
 // If no thread can be started, companion_end runs the search.
 static void companion_start(train_companion *companion)
 {
-    companion->found = UINT64_MAX;
     companion->runs =
         hth_thread_start("hearth-plan", companion_main, companion, &companion->thread) == HTH_OK;
 }
 
-// Waits for the search, and keeps its plan in *out if that is faster. Sets *stopped if the real
-// clock stopped it.
-static hth_err companion_end(train_companion *companion, hth_err err, bool *stopped,
-                             uint64_t *found, hth_plan **out)
+// Waits for the search, and keeps its plan in *out if that is faster.
+static hth_err companion_end(train_companion *companion, hth_err err, train_search *t,
+                             hth_plan **out)
 {
     if (companion->runs) {
         hth_thread_join(companion->thread);
     } else {
         companion_search(companion);
     }
-    *stopped = *stopped || companion->stopped;
-    *found = companion->found < *found ? companion->found : *found;
+    t->stopped = t->stopped || companion->search.stopped;
+    t->found = companion->search.found < t->found ? companion->search.found : t->found;
     hth_rounds_faster(&companion->plan, out);
     if (companion->err != HTH_OK && companion->err != HTH_ETOOBIG) {
-        return hth_no_memory("planning a step of %d nodes", companion->problem->n_nodes);
+        return hth_no_memory("planning a step of %d nodes", t->problem->n_nodes);
     }
     return err == HTH_ETOOBIG && *out != NULL ? HTH_OK : err;
 }
@@ -178,31 +209,33 @@ static bool train_pairs(const hth_plan_options *options)
            options->limit_decodes == 0 && !options->any && !options->alone;
 }
 
-// Runs one policy's searches, and hearth's concurrently with those of `other`: mo-sos's at first.
-// hearth's therefore spend no work on what mo-sos finds, neither then nor later.
-static hth_err train_pair(const hth_problem *problem, hth_step *step,
-                          const hth_plan_options *options, const hth_plan_options *other,
-                          bool *stopped, hth_dual **dual, uint64_t *found, hth_plan **out)
+// Runs one policy's searches, and hearth's concurrently with mo-sos's at first, with the others'
+// (train_companion) when it searches for longer. hearth's therefore spend no work on what mo-sos
+// finds, neither then nor later.
+static hth_err train_pair(train_search *t, const hth_plan_options *options, double times,
+                          hth_plan **out)
 {
     bool pairs = train_pairs(options);
-    train_companion companion = {
-        .problem = problem, .options = *other, .parts = other->policy == HTH_POLICY_STR};
+    train_companion companion = {.search = {.problem = t->problem, .found = UINT64_MAX},
+                                 .options = *options,
+                                 .longer = times > 1};
+    hth_plan_options own = *options;
+    own.limit_ms = times > 1 ? times * hth_rounds_limit_ms(t->problem, options) : own.limit_ms;
+    companion.options.policy = companion.longer ? HTH_POLICY_STR : HTH_POLICY_MOSOS;
     if (pairs) {
         companion_start(&companion);
     }
-    hth_err err = train_both(problem, step, options, pairs, dual, found, out);
-    return pairs ? companion_end(&companion, err, stopped, found, out) : err;
+    hth_err err = train_both(t, &own, pairs, out);
+    return pairs ? companion_end(&companion, err, t, out) : err;
 }
 
 // Plans by one policy. A baseline is never worse than another one that it contains, which has the
 // same limit as if it were asked for. `last`: before a refusal, more is spent.
-static hth_err train_policy(const hth_problem *problem, hth_step *step,
-                            const hth_plan_options *options, bool last, bool *stopped,
-                            hth_dual **dual, uint64_t *found, hth_plan **out)
+static hth_err train_policy(train_search *t, const hth_plan_options *options, bool last,
+                            hth_plan **out)
 {
     hth_plan_options more = *options;
-    more.policy = HTH_POLICY_MOSOS;
-    hth_err err = train_pair(problem, step, options, &more, stopped, dual, found, out);
+    hth_err err = train_pair(t, options, 1, out);
     bool baseline = options->policy != HTH_POLICY_HEARTH && !options->any && options->from == NULL;
     for (int k = 0; baseline && k < HTH_N_POLICIES; k++) {
         hth_plan *part = NULL;
@@ -211,34 +244,33 @@ static hth_err train_policy(const hth_problem *problem, hth_step *step,
             (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;
         }
-        hth_err part_err = train_policy(problem, step, &more, last, stopped, dual, found, &part);
+        hth_err part_err = train_policy(t, &more, last, &part);
         hth_rounds_faster(&part, out);
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
         err = *out != NULL && err == HTH_ETOOBIG ? HTH_OK : err;
     }
     if (err == HTH_ETOOBIG && last && hth_policy_searches(options->policy) &&
-        !hth_rounds_canceled(options) && step->floor_bytes <= problem->budget) {
+        !hth_rounds_canceled(options) && t->step.floor_bytes <= t->problem->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
         more = *options;
         more.from = NULL;
         more.seed = options->seed + 1;
         uint64_t again = options->any ? 1 : TRAIN_AGAIN;
-        more.limit_ms = (double)again * hth_rounds_limit_ms(problem, options);
+        more.limit_ms = (double)again * hth_rounds_limit_ms(t->problem, options);
         more.limit_decodes = again * options->limit_decodes;
-        err = hth_rounds_search(problem, step, &more, HTH_ROUNDS_LAST, false, dual, found, out);
+        err = train_round(t, &more, HTH_ROUNDS_LAST, false, out);
     }
-    return err == HTH_ETOOBIG ? hth_rounds_too_big(problem, options, *found) : err;
+    return err == HTH_ETOOBIG ? hth_rounds_too_big(t->problem, options, t->found) : err;
 }
 
 // Adds what is known of a plan once it is there.
-static hth_err train_certify(const hth_problem *problem, hth_step *step,
-                             const hth_plan_options *options, uint64_t work_ns, hth_dual **dual,
+static hth_err train_certify(train_search *t, const hth_plan_options *options, uint64_t work_ns,
                              hth_plan *plan)
 {
-    double us, proven_us = fmax(plan->lower_bound_us, step->fastest_us);
+    double us, proven_us = fmax(plan->lower_bound_us, t->step.fastest_us);
     bool timed = options->limit_decodes == 0;
-    double limit_ms = hth_rounds_limit_ms(problem, options);
+    double limit_ms = hth_rounds_limit_ms(t->problem, options);
     double left_ms = limit_ms - (double)(hth_plan_work_now_ns() - work_ns) / 1e6;
     left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
     snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(options->policy));
@@ -247,67 +279,60 @@ static hth_err train_certify(const hth_problem *problem, hth_step *step,
         plan->lower_bound_us = fmin(proven_us, plan->predicted_us);
         return HTH_OK;
     }
-    HTH_TRY(hth_step_bound(step, problem->budget, plan->predicted_us,
-                           timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, dual, NULL, &us));
+    HTH_TRY(hth_step_bound(&t->step, t->problem->budget, plan->predicted_us,
+                           timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, &t->dual, NULL, &us));
     plan->lower_bound_us = fmin(fmax(us, proven_us), plan->predicted_us);
     return HTH_OK;
 }
 
 // Near its floor a step has deep local optima, and what the certificate leaves open is found late:
-// searches once more, for longer, while str-auto's search runs on the second thread for the limit.
+// searches once more, for longer, while others run on the second thread.
 // Keeps the fastest plan in *out, which stays as it is if memory runs out.
-static void train_longer(const hth_problem *problem, hth_step *step,
-                         const hth_plan_options *options, bool *stopped, hth_dual **dual,
-                         uint64_t *found, hth_plan **out)
+static void train_longer(train_search *t, const hth_plan_options *options, hth_plan **out)
 {
-    hth_plan_options longer = *options, other = *options;
+    hth_plan_options longer = *options;
     hth_plan *plan = NULL;
     double proven_us = (*out)->lower_bound_us;
     bool open = (*out)->predicted_us > proven_us * (1 + TRAIN_OPEN);
     if (!open || !train_pairs(options) || hth_rounds_canceled(options)) {
         return;
     }
-    *stopped = hth_plan_work_end() || *stopped;
-    longer.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(problem, options);
+    t->stopped = hth_plan_work_end() || t->stopped;
+    longer.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(t->problem, options);
     hth_plan_work_begin(longer.limit_ms, options->cancel, options->gate);
-    if (*stopped) { // no more of what is as slow as that
+    if (t->stopped) { // no more of what is as slow as that
         return;
     }
-    other.policy = HTH_POLICY_STR;
     uint64_t work_ns = hth_plan_work_now_ns();
-    (void)train_pair(problem, step, &longer, &other, stopped, dual, found, &plan);
+    (void)train_pair(t, options, TRAIN_LONGER, &plan);
     hth_rounds_faster(&plan, out);
     (*out)->lower_bound_us = fmax((*out)->lower_bound_us, proven_us);
-    (void)train_certify(problem, step, &longer, work_ns, dual, *out);
+    (void)train_certify(t, &longer, work_ns, *out);
 }
 
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
 {
-    hth_step step;
-    hth_dual *dual = NULL;
-    uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns(), found = UINT64_MAX;
+    train_search t;
+    uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns();
     *out = NULL;
-    HTH_TRY(hth_step_init(&step, problem));
+    HTH_TRY(train_open(&t, problem));
     hth_plan_work_begin(hth_rounds_limit_ms(problem, options), options->cancel, options->gate);
-    bool below = hth_policy_searches(options->policy) && problem->budget < step.floor_bytes;
-    bool stopped = false;
-    hth_err err = below ? train_below(problem, &step, options, &dual, &found, out)
-                        : train_policy(problem, &step, options, true, &stopped, &dual, &found, out);
+    bool below = hth_policy_searches(options->policy) && problem->budget < t.step.floor_bytes;
+    hth_err err = below ? train_below(&t, options, out) : train_policy(&t, options, true, out);
     if (err == HTH_OK) {
-        err = train_certify(problem, &step, options, work_ns, &dual, *out);
+        err = train_certify(&t, options, work_ns, *out);
     }
     if (err == HTH_OK) {
-        train_longer(problem, &step, options, &stopped, &dual, &found, out);
+        train_longer(&t, options, out);
     }
-    stopped = hth_plan_work_end() || stopped || hth_rounds_canceled(options);
-    hth_dual_free(dual);
-    hth_step_fini(&step);
+    t.stopped = hth_plan_work_end() || t.stopped || hth_rounds_canceled(options);
+    train_close(&t);
     if (err != HTH_OK) {
         hth_plan_free(*out);
         *out = NULL;
         return err;
     }
-    (*out)->stopped = stopped;
+    (*out)->stopped = t.stopped;
     (*out)->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     return HTH_OK;
 }

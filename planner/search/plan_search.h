@@ -40,7 +40,8 @@ typedef struct hth_search {
     double score, best_score, stall_price;
     double settled; // score of modes from which flips or kicks have gone down already
     double tie_us;  // the tie-break per byte and stage
-    bool fits;      // whether the modes at hand fit
+    bool fits;      // whether the modes at hand fit, ..
+    bool stalled;   // .. and whether the compute waits for copies for long
     uint8_t *elite; // the best few that fit, modes per interval, one after the other: addresses
     int n_elites;   // may be found for one when there are none for the best
     double elite_score[HTH_SEARCH_ELITES]; // ascending

@@ -167,6 +167,22 @@ static int search_pick(hth_search *search)
     return n > 0 ? search->order[hth_search_random(search, (uint32_t)n)] : -1;
 }
 
+// An interval whose copies make the compute wait, the longer the likelier; -1: none does.
+static int search_late(hth_search *search)
+{
+    hth_outcome o;
+    int latest = -1;
+    double most = 0;
+    hth_search_try(search, search->mode, &o);
+    hth_search_note(search, &o);
+    for (int g = 0; g < search->m->n_intervals; g++) {
+        double us = search->late[g] * (1 + hth_search_random(search, 1000));
+        latest = us > most ? g : latest;
+        most = hth_later(us, most);
+    }
+    return latest;
+}
+
 // Frees bytes until it fits again.
 static void search_eject(hth_search *search, hth_outcome *outcome)
 {
@@ -256,16 +272,20 @@ static void search_push(hth_search *search, int g, hth_interval_mode mode)
     }
 }
 
-// One kick: an interval gets another mode, then others give way until it fits again, then some that
-// are away may come back. Kept if it is better, or hardly worse than the best.
+// One kick: an interval gets another mode (where the compute waits much, every other time one that
+// it waits for is copied no more), then others give way until it fits again, then some that are
+// away may come back. Kept if it is better, or hardly worse than the best.
 bool hth_search_kick(hth_search *search)
 {
     hth_outcome o;
     double before = search->score;
     memcpy(search->kept, search->mode, (size_t)search->m->n_intervals);
     for (int i = 0, n = 1 + (int)hth_search_random(search, 2); i < n; i++) {
-        int g = search_pick(search);
+        bool late = i == 0 && search->stalled && hth_search_random(search, 2) == 0;
+        int waits = late ? search_late(search) : -1;
+        int g = waits >= 0 ? waits : search_pick(search);
         hth_interval_mode k = (hth_interval_mode)hth_search_random(search, HTH_N_INTERVAL_MODES);
+        k = waits >= 0 && k == HTH_INTERVAL_OFFLOAD ? HTH_INTERVAL_KEEP : k;
         if (g >= 0) {
             search_push(search, g, k);
         }
