@@ -569,7 +569,8 @@ static void conn_writable(evutil_socket_t fd, short what, void *conn)
     hth_http_conn *c = conn;
     bool idle = evbuffer_get_length(c->out) == 0;
     if (!hth_http_io_write(c)) {
-        c->at = c->at == HTH_HTTP_AT_ANSWER ? c->at : HTH_HTTP_AT_END;
+        bool stays = c->at == HTH_HTTP_AT_ANSWER || c->at == HTH_HTTP_AT_WORK; // its call has it
+        c->at = stays ? c->at : HTH_HTTP_AT_END;
         c->req.head.keep = c->refused = false;
         c->broken = true;
         evbuffer_drain(c->out, evbuffer_get_length(c->out));
