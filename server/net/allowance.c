@@ -29,7 +29,6 @@ struct hth_allowances {
 struct hth_allowance {
     hth_allowances *t;
     hth_allowance_key key;
-    bool trusted;
     int refs; // under the lock, as is the next line
     int connections;
     atomic_int requests[HTH_ALLOWANCE_KINDS]; // in progress
@@ -160,7 +159,6 @@ hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *
     hth_allowance *q = allowance_find(allowances, key);
     hth_err err = q != NULL ? allowance_check(q, trusted) : hth_no_memory("a connection");
     if (err == HTH_OK) {
-        q->trusted = trusted;
         q->refs++;
         q->connections++;
         allowances->n[key->local] += !trusted;
@@ -172,11 +170,11 @@ hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *
     return err;
 }
 
-void hth_allowance_leave(hth_allowance *allowance)
+void hth_allowance_leave(hth_allowance *allowance, bool trusted)
 {
     pthread_mutex_lock(&allowance->t->lock);
     allowance->connections--;
-    allowance->t->n[allowance->key.local] -= !allowance->trusted;
+    allowance->t->n[allowance->key.local] -= !trusted;
     pthread_mutex_unlock(&allowance->t->lock);
 }
 

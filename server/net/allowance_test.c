@@ -57,7 +57,7 @@ static void leave_all(void)
 {
     while (n_held > 0) {
         hth_allowance *q = held[--n_held];
-        hth_allowance_leave(q);
+        hth_allowance_leave(q, false);
         hth_allowance_rele(q);
     }
 }
@@ -74,6 +74,29 @@ static void test_connections(void **state)
     assert_false(hth_allowance_full(table, false));
     assert_int_equal(join(hth_allowance_key_user(1000)), 40); // counted apart
     leave_all();
+}
+
+// A user's connections may be of both kinds: the group decides, too (auth.local). None is left
+// counted, in whatever order they come and go.
+static void test_trusted(void **state)
+{
+    hth_allowance_key key = hth_allowance_key_user(1000);
+    assert_ok(hth_setting_set("limits.connections", "1"));
+    for (int order = 0; order < 4; order++) {
+        bool first = order % 2 != 0, leaves = order / 2 != 0;
+        hth_allowance *a, *b;
+        assert_ok(hth_allowance_join(table, &key, first, &a));
+        assert_ok(hth_allowance_join(table, &key, !first || leaves, &b));
+        hth_allowance_leave(a, first);
+        hth_allowance_leave(b, !first || leaves);
+        hth_allowance_rele(a);
+        hth_allowance_rele(b);
+        assert_false(hth_allowance_full(table, true));
+        assert_ok(hth_allowance_join(table, &key, false, &a));
+        assert_true(hth_allowance_full(table, true));
+        hth_allowance_leave(a, false);
+        hth_allowance_rele(a);
+    }
 }
 
 static void test_requests(void **state)
@@ -154,8 +177,8 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_connections), T(test_requests),      T(test_bytes),
-        T(test_handshakes),  T(test_out_of_memory),
+        T(test_connections), T(test_trusted),    T(test_requests),
+        T(test_bytes),       T(test_handshakes), T(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,7 +244,7 @@ void hth_rpc_conn_close(hth_rpc_conn *conn)
     hth_dispatch_gone(r->config.dispatch, conn->conn);
     hth_rings_gone(r->config.rings, conn->conn);
     hth_descriptors_drop(r->config.descriptors, conn);
-    hth_allowance_leave(conn->allowance);
+    hth_allowance_leave(conn->allowance, conn->trusted);
     hth_rpc_conn_rele(conn);
     hth_rpc_conn_rele(conn); // the loop's
 }
@@ -409,7 +409,7 @@ static void conn_undo(hth_rpc_conn *conn)
     conn->fd = -1;
     hth_rpc_io_fini(conn);
     if (conn->allowance != NULL) {
-        hth_allowance_leave(conn->allowance);
+        hth_allowance_leave(conn->allowance, conn->trusted);
         hth_rpc_conn_rele(conn);
     } else {
         pthread_mutex_destroy(&conn->lock);

@@ -53,7 +53,7 @@ static void exchange_drop(hth_http_call *call)
         hth_conn_rele(exchange->who);
     }
     if (exchange->allowance != NULL) {
-        hth_allowance_leave(exchange->allowance);
+        hth_allowance_leave(exchange->allowance, false);
         hth_allowance_rele(exchange->allowance);
     }
 }
