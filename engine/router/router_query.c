@@ -178,6 +178,7 @@ static hth_err all_ask(hth_router *router, hth_request *request, uint32_t mask,
             a->part[a->n] = (hth_request){.command = command,
                                           .arguments = request->arguments,
                                           .tenant = request->tenant,
+                                          .admin = request->admin,
                                           .done = all_done,
                                           .ctx = a};
             a->device[a->n++] = i;

@@ -284,6 +284,17 @@ static void trained(void **state)
     const char *b = text(row_of(jobs, "job", "two"), "device");
     assert_true(a[0] != 0 && b[0] != 0 && strcmp(a, b) != 0);
     json_decref(jobs);
+    as_tenant = "other"; // sees none of them, unless as an administrator
+    for (int admin = 0; admin < 2; admin++) {
+        as_admin = admin != 0;
+        jobs = ask(&f, "jobs", "{}", &err);
+        assert_ok(err);
+        assert_int_equal(row_of(jobs, "job", "one") != NULL, as_admin);
+        assert_int_equal(row_of(jobs, "job", "two") != NULL, as_admin);
+        json_decref(jobs);
+    }
+    as_tenant = NULL;
+    as_admin = false;
     json_t *doc = told(&f, "pause", "{\"job\":\"two\"}");
     assert_string_equal(text(doc, "state"), "paused");
     json_decref(doc);
