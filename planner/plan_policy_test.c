@@ -177,8 +177,8 @@ static void seeds_that_favour_a_baseline(void **state)
     hth_problem_fini(&p);
 }
 
-// Near its floor this step waits for copies. Kicks that bring back what it waits for find plans that
-// others rarely do: without them the mean is 1.76 times the fastest step.
+// Near its floor this step waits for copies. Kicks that bring back what it waits for find plans
+// that others rarely do: without them the mean is 1.76 times the fastest step.
 static void what_is_waited_for_comes_back(void **state)
 {
     hth_problem p = pg_unet(120, 256, 256);

@@ -121,10 +121,10 @@ static hth_err train_both(train_search *t, const hth_plan_options *options, bool
     return goes ? train_rest(t, options, concurrent, start_ns, out) : err;
 }
 
-// Searches that run concurrently with hearth's on a second thread, with the same seed. mo-sos's
-// steps without stalls have fewer local optima, str-auto's with fixed algorithms others, so each
-// finds what the other misses. Where hearth searches for longer, str-auto's come, with those of the
-// policies that it contains, and then hearth's with another seed.
+// Searches that run concurrently with hearth's on a second thread. mo-sos's steps without stalls
+// have fewer local optima, str-auto's with fixed algorithms others, so each finds what the other
+// misses; they have hearth's seed. Where hearth searches for longer, str-auto's come, with those of
+// the policies that it contains, and then hearth's with another seed.
 typedef struct train_companion {
     train_search search;
     hth_plan_options options;
@@ -138,7 +138,7 @@ typedef struct train_companion {
 static hth_err train_policy(train_search *t, const hth_plan_options *options, bool last,
                             hth_plan **out);
 
-// What str-auto's searches leave of the time of the longer one.
+// hearth's searches with another seed, after str-auto's.
 static hth_err companion_longer(train_companion *companion)
 {
     train_companion *c = companion;

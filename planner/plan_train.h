@@ -40,9 +40,9 @@ typedef struct hth_plan_options {
     // refused that may be enough, five times as much is spent once more; one below the proven floor
     // takes 5. hearth runs mo-sos's search concurrently, on a second thread with the same seed and
     // as much work, and takes the faster plan. Where that exceeds the certificate by more than 5 %,
-    // it searches once more, three times as long, and str-auto's search runs concurrently; not so
-    // with `from`, `limit_decodes`, `any` or `alone`. A baseline that contains another search has
-    // as much for that, too.
+    // it searches once more, three times as long, and concurrently str-auto's search, those that it
+    // contains, and another one with seed + 2 run; not so with `from`, `limit_decodes`, `any` or
+    // `alone`. A baseline that contains another search has as much for that, too.
     double limit_ms;
     const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
                           // search goes on from it, so that a third of the time is enough

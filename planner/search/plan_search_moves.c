@@ -272,9 +272,9 @@ static void search_push(hth_search *search, int g, hth_interval_mode mode)
     }
 }
 
-// One kick: an interval gets another mode (where the compute waits much, every other time one that
-// it waits for is copied no more), then others give way until it fits again, then some that are
-// away may come back. Kept if it is better, or hardly worse than the best.
+// One kick: an interval gets another mode (where the compute waits for long, every other time it is
+// one that it waits for, which is copied no more), then others give way until it fits again, then
+// some that are away may come back. Kept if it is better, or hardly worse than the best.
 bool hth_search_kick(hth_search *search)
 {
     hth_outcome o;
