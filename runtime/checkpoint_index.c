@@ -15,7 +15,10 @@ hth_err hth_checkpoint_forget(hth_store *store, const char *name, int version)
 {
     uint64_t files, bytes;
     HTH_TRY(hth_store_rm(store, name, version));
-    return hth_store_gc(store, &files, &bytes);
+    if (hth_store_gc(store, &files, &bytes) != HTH_OK) { // it is gone all the same
+        hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
+    }
+    return HTH_OK;
 }
 
 hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])

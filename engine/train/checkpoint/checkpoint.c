@@ -55,27 +55,29 @@ hth_err hth_checkpoint_accept(hth_store *store, const char *job, const json_t *a
 
 hth_err hth_checkpoint_trim(hth_store *store, const char *name)
 {
-    hth_manifest m;
-    HTH_TRY(hth_store_get(store, name, 0, &m));
-    int version = m.version;
-    hth_manifest_fini(&m);
+    int *versions, n;
     hth_err err = HTH_OK;
-    while (err == HTH_OK && --version > 0) {
-        err = hth_checkpoint_forget(store, name, version);
+    HTH_TRY(hth_store_versions(store, name, &versions, &n));
+    for (int i = n - 2; i >= 0 && err == HTH_OK; i--) {
+        err = hth_checkpoint_forget(store, name, versions[i]);
+        err = err == HTH_ENOENT ? HTH_OK : err;
     }
-    return err == HTH_ENOENT ? HTH_OK : err;
+    hth_free(versions);
+    return err;
 }
 
 hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
 {
-    hth_manifest last, before;
-    HTH_TRY(hth_store_get(store, name, 0, &last));
-    int version = last.version;
-    hth_manifest_fini(&last);
-    hth_err err = version > 1 ? hth_store_get(store, name, version - 1, &before) : HTH_ENOENT;
-    if (err != HTH_OK) {
-        return err == HTH_ENOENT ? HTH_OK : err;
+    hth_manifest before;
+    int *versions, n;
+    HTH_TRY(hth_store_versions(store, name, &versions, &n));
+    if (n < 2) {
+        hth_free(versions);
+        return HTH_OK;
     }
+    int version = versions[n - 1], earlier = versions[n - 2];
+    hth_free(versions);
+    HTH_TRY(hth_store_get(store, name, earlier, &before));
     json_t *doc = json_loads(before.meta, 0, NULL);
     hth_manifest_fini(&before);
     if (doc == NULL) {

@@ -154,6 +154,10 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_non_null(strstr(hth_err_detail(), "training stops"));
     assert_int_equal(sscanf(strstr(hth_err_detail(), "step "), "step %lld", &kept), 1);
     assert_int_equal(kept, lost);
+    const char *told = strstr(hth_err_detail(), "the checkpoint"); // .. and with the same one
+    assert_non_null(told);
+    assert_int_equal(sscanf(told, "the checkpoint of step %lld", &kept), 1);
+    assert_int_equal(kept, lost - 2);
     json_t *q = json_pack("{s:s, s:s}", "job", "result", "schedule", "cosine");
     assert_null(train(&f, q, &err));
     assert_non_null(strstr(hth_err_detail(), "another job: 'schedule'"));
@@ -176,6 +180,49 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_null(train(&f, json_pack("{s:s}", "job", "result"), &err));
     assert_non_null(strstr(hth_err_detail(), "job 'result' has no checkpoint"));
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    fixture_close(&f);
+}
+
+// record_damage changes a byte wherever the store's index has these words.
+static void record_damage(const char *dir, const char *words)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/index/data.mdb", dir);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    size_t size = (size_t)ftell(file), found = 0;
+    char *all = malloc(size);
+    rewind(file);
+    assert_int_equal(fread(all, 1, size, file), size);
+    for (char *p = all; (p = memmem(p, size - (size_t)(p - all), words, strlen(words))) != NULL;) {
+        assert_int_equal(fseek(file, p - all, SEEK_SET), 0);
+        fputc('#', file);
+        p++;
+        found++;
+    }
+    assert_true(found > 0);
+    assert_int_equal(fclose(file), 0);
+    free(all);
+}
+
+// A checkpoint that is removed is gone, also where nothing can be collected after it, for another
+// model's record is damaged: a job whose result is there does not fail by that.
+static void what_is_forgotten_is_gone(void **state)
+{
+    fixture f;
+    hth_manifest m;
+    uint64_t files, bytes;
+    float x[64] = {0};
+    const hth_put_tensor tensor = {
+        .name = "x", .dtype = HTH_DT_F32, .shape = {1, {64}}, .data = x, .bytes = sizeof x};
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    assert_ok(hth_checkpoint_put(f.store, "other", "{\"mark\": \"is damaged soon\"}", &tensor, 1));
+    assert_ok(hth_checkpoint_put(f.store, "result.checkpoint", "{}", &tensor, 1));
+    record_damage(f.dir, "is damaged soon");
+    assert_ok(hth_checkpoint_forget(f.store, "result.checkpoint", 0));
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    assert_int_equal(hth_store_gc(f.store, &files, &bytes), HTH_ECORRUPT);
     fixture_close(&f);
 }
 
@@ -573,6 +620,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_repeats_the_losses),
         cmocka_unit_test(jobs_go_on_by_name),
         cmocka_unit_test(failed_jobs_keep_their_checkpoint),
+        cmocka_unit_test(what_is_forgotten_is_gone),
         cmocka_unit_test(checkpoints_that_fail_are_tried_again),
         cmocka_unit_test(a_checkpoint_is_missed_where_it_is),
         cmocka_unit_test(a_result_that_fails_is_a_checkpoint),

@@ -147,8 +147,9 @@ static bool queue_kept(const hth_train_queue *queue, const char *job)
 }
 
 // Of a job that failed or was left, the checkpoint stays with the reason next to it, if there was a
-// step. One that could not even be made ready, here or in a process that died, is answered to the
-// client, if somebody still waits.
+// step; without one it goes, or the next hearthd would begin the job again. One that could not even
+// be made ready, here or in a process that died, is answered to the client, if somebody still
+// waits.
 const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
 {
     char detail[HTH_CHECKPOINT_NOTE];
@@ -169,7 +170,7 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
         hth_train_queue_record(queue, entry->job, word, detail);
         if (kept) {
             hth_checkpoint_note_set(queue->ms->store, entry->job, detail);
-        } else if (entry->work == NULL || entry->leaves) {
+        } else {
             hth_checkpoint_rm(queue->ms->store, entry->job);
         }
     }

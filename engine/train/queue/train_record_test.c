@@ -201,6 +201,27 @@ static void accepted_jobs_are_stored(void **state)
     fixture_close(&f);
 }
 
+// What fails before it has a checkpoint of a step does not begin again: one that a server has gone
+// on with has no client, and is in the store from the start.
+static void what_failed_does_not_begin_again(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    fixture_open(&f, DEVICE);
+    prepare(&f, &image_net, data);
+    json_t *args = arguments_of(&image_net, data, "{\"lr\": 1e4, \"weight-decay\": 1e4}", want);
+    assert_ok(hth_checkpoint_accept(f.store, "result", args));
+    json_decref(args);
+    hth_engine_close(f.engine);
+    again(&f);
+    while (!logged(&f, "result", "training stops, nothing is saved")) {
+    }
+    expect_row(&f, "{\"job\": \"result\"}", "failed", "training stops, nothing is saved");
+    assert_int_equal(saved_step(f.store, "result"), -1);
+    fixture_close(&f);
+}
+
 // A checkpoint is made after 60 s at work, not before, and none where the setting is 0; one that
 // the end of the engine interrupts goes on from it.
 static void checkpoints_come_by_themselves(void **state)
@@ -459,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(accepted_jobs_are_stored, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_failed_does_not_begin_again, setup, teardown),
         cmocka_unit_test_setup_teardown(checkpoints_come_by_themselves, setup, teardown),
         cmocka_unit_test_setup_teardown(time_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
