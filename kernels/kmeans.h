@@ -180,6 +180,7 @@ typedef struct hth_kmeans_saved {
     const double *centroids; // (k, d)
     size_t iterations;       // that led to them
     size_t seeded;           // 0, or only so many of them, which k-means++ had chosen
+    bool converged;          // no iteration follows
 } hth_kmeans_saved;
 
 // hth_kmeans_begin checks the settings. `what` and the shards are borrowed until hth_kmeans_finish;

@@ -76,6 +76,7 @@ hth_err hth_kmeans_begin(const hth_kmeans *what, hth_kmeans_shard *const *shards
         run->iterations = saved->iterations;
         run->replayed = saved->seeded;
         run->saved = saved->seeded == 0;
+        run->converged = saved->converged;
     }
     return HTH_OK;
 fail:
@@ -161,7 +162,7 @@ void kmeans_begin_pass(hth_kmeans_run *run)
 // run_iterates begins the iterations, of which a run that goes on may have done all.
 static void run_iterates(hth_kmeans_run *run)
 {
-    bool over = run->iterations >= run->what->iterations;
+    bool over = run->converged || run->iterations >= run->what->iterations;
     kmeans_seed_close(run->seeds);
     run->seeds = NULL;
     run->phase = over ? HTH_KMEANS_ENDS : HTH_KMEANS_ITERATES;

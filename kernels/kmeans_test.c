@@ -456,7 +456,7 @@ static void a_run_goes_on(void **state)
     for (size_t i = 1; i <= 6; i++) {
         assert_ok(run(&p, &r, &what, 3000, i, NULL));
         memcpy(half, p.centroids, bytes);
-        assert_ok(run(&p, &r, &what, 3000, SIZE_MAX, &(hth_kmeans_saved){half, i, 0}));
+        assert_ok(run(&p, &r, &what, 3000, SIZE_MAX, &(hth_kmeans_saved){half, i, 0, false}));
         assert_int_equal(p.result.iterations, 6);
         assert_memory_equal(whole, p.centroids, bytes);
         assert_true(p.result.inertia == inertia);
@@ -474,7 +474,7 @@ static void a_run_begins_where_it_was(void **state)
     points_make(&p, 50, 2, 3, 0, 5);
     hth_device device = cpu(1);
     const double centroids[] = {1, 2, 3, 4, 5, 6};
-    const hth_kmeans_saved saved = {centroids, 4, 0};
+    const hth_kmeans_saved saved = {centroids, 4, 0, false};
     hth_kmeans what = {.k = p.k, .iterations = 6};
     hth_kmeans_shard *shard;
     hth_kmeans_run *run;

@@ -92,9 +92,9 @@ static void until_passed(pair *p, int64_t step)
     }
 }
 
-// The checkpoint of step 2 leads to parameters that are not finite, which the other member has found
-// out. The lead neither takes that step for a proof of the checkpoint nor saves what comes of it:
-// it ends, with the checkpoint before.
+// The checkpoint of step 2 leads to parameters that are not finite, which the other member has
+// found out. The lead neither takes that step for a proof of the checkpoint nor saves what comes of
+// it: it ends, with the checkpoint before.
 static void a_lost_step_is_not_saved(void **state)
 {
     static const char why[] = "step 3: '4.weight' gets elements that are not finite: training "

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECKPOINT_TENSOR "centroids"
-#define CHECKPOINT_SEEDED "seeded" // only so many of them, 0: all
+#define CHECKPOINT_TENSOR    "centroids"
+#define CHECKPOINT_SEEDED    "seeded" // only so many of them, 0: all
+#define CHECKPOINT_CONVERGED "converged"
 
 static void checkpoint_name(const kmeans_job *job, char out[HTH_CHECKPOINT_NAME])
 {
@@ -48,6 +49,7 @@ hth_err kmeans_save(kmeans_job *job)
                           job->history, held, kmeans_ran_ms(job), kmeans_shards_of(job)});
     json_decref(held);
     json_object_set_new(doc, CHECKPOINT_SEEDED, json_integer((json_int_t)job->at.seeded));
+    json_object_set_new(doc, CHECKPOINT_CONVERGED, json_boolean(job->at.converged));
     put.meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(doc);
     if (put.meta == NULL) {
@@ -109,6 +111,7 @@ static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centro
     if (err == HTH_OK) {
         saved->iterations = (size_t)step;
         saved->seeded = step == 0 ? (size_t)seeded : 0;
+        saved->converged = json_is_true(json_object_get(doc, CHECKPOINT_CONVERGED));
         job->saved = step;
         json_array_extend(job->shards, json_object_get(doc, "shards"));
         job->ran_ms = (uint64_t)json_integer_value(json_object_get(doc, "ran_ms"));

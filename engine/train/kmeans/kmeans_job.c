@@ -152,18 +152,33 @@ static hth_err job_publish(void *arg)
     return kmeans_publish(arg);
 }
 
-// job_end stores the result. Where that fails the job's last checkpoint has it.
-static hth_err job_end(kmeans_job *job, bool *done)
+// job_unpublished: the result could not be stored. It becomes a checkpoint, or where not even that
+// can be written stays where it is (job->stuck) until somebody has made room.
+static hth_err job_unpublished(kmeans_job *job, hth_err err)
 {
     char why[300];
-    hth_err err = hth_work_elsewhere(job->ms->site->queue, job_publish, job);
-    if (err != HTH_OK) {
-        snprintf(why, sizeof why, "%s", hth_err_detail());
-        job_save(job);
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (kmeans_save(job) == HTH_OK) {
         return hth_fail(err,
                         "the result of job '%s' could not be saved: %s; `hearth kmeans "
                         "--resume %s` saves it",
                         job->name, why, job->name);
+    }
+    job->stuck = true;
+    snprintf(job->trouble, sizeof job->trouble,
+             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
+             why, job->name);
+    kmeans_log(job, "warning", job->trouble);
+    return HTH_OK;
+}
+
+// job_end stores the result.
+static hth_err job_end(kmeans_job *job, bool *done)
+{
+    job->stuck = false;
+    hth_err err = hth_work_elsewhere(job->ms->site->queue, job_publish, job);
+    if (err != HTH_OK) {
+        return job_unpublished(job, err);
     }
     hth_version_swap_settle(job->ms, job->name); // who waits for the job finds its result served
     HTH_TRY(hth_checkpoint_rm(job->ms->store, job->name));
@@ -210,6 +225,9 @@ static hth_err kmeans_slice(hth_job *base, bool *done)
     *done = false;
     if (job->r->canceled) {
         return job_canceled(job);
+    }
+    if (job->stuck) {
+        return job_end(job, done);
     }
     if (job->spec.time_limit > 0 && (double)kmeans_ran_ms(job) >= 1e3 * job->spec.time_limit) {
         return job_limited(job);
@@ -309,6 +327,16 @@ static const char *kmeans_trouble(const hth_job *job)
     return kmeans_job_of(job)->trouble;
 }
 
+static bool kmeans_stuck(const hth_job *job)
+{
+    return kmeans_job_of(job)->stuck;
+}
+
+static void kmeans_serve(hth_job *job, hth_request *request)
+{
+    kmeans_job_of(job)->r = request;
+}
+
 const hth_job_ops kmeans_job_ops = {.free = kmeans_free,
                                     .slice = kmeans_slice,
                                     .arguments = kmeans_arguments,
@@ -324,4 +352,6 @@ const hth_job_ops kmeans_job_ops = {.free = kmeans_free,
                                     .saved = kmeans_saved,
                                     .leave = kmeans_leave,
                                     .left = kmeans_left,
-                                    .trouble = kmeans_trouble};
+                                    .trouble = kmeans_trouble,
+                                    .stuck = kmeans_stuck,
+                                    .serve = kmeans_serve};

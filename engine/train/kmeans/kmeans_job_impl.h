@@ -50,6 +50,7 @@ typedef struct kmeans_job {
     // checkpoints
     int64_t saved;
     char trouble[HTH_CHECKPOINT_NOTE];
+    bool stuck;  // it is done, and the result is nowhere but here
     int version; // of the result, 0: there is none yet
 } kmeans_job;
 

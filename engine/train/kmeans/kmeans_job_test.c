@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // K-means jobs through an engine: what they find, that their result serves, pauses, checkpoints,
 // windows of points, and what is refused before the first iteration.
+#include "engine/train/kmeans/kmeans_job_impl.h"
 #include "tests/rig/kmeans_rig.h"
 
 #include "base/clock.h"
 #include "base/settings.h"
 #include "kernels/kmeans.h"
+#include "modelstore/file.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 
@@ -260,6 +262,84 @@ static void the_choice_of_centroids_is_paused(void **state)
     rig_close(&r);
 }
 
+static atomic_ullong cancel_after; // so many iterations
+
+static void cancel_at_convergence(hth_request *request, const char *what, uint64_t done,
+                                  uint64_t total)
+{
+    request->canceled = what[0] == '{' && done == cancel_after ? 1 : request->canceled;
+}
+
+// Iterations that have converged are not gone on with after a pause before the last pass.
+static void what_has_converged_stays(void **state)
+{
+    rig r;
+    hth_err err;
+    rig_open(&r);
+    const char *more = "{\"tolerance\": 0.01, \"iterations\": 50, \"checkpoint-every\": 1}";
+    json_t *whole = cluster(&r, "whole", more);
+    cancel_after = (uint64_t)number(whole, "iterations");
+    assert_true(cancel_after < 50);
+    char *text = asks_text(&r, "left", more);
+    call c = {
+        .r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = cancel_at_convergence}};
+    assert_int_equal(call_run(r.f.engine, &c), HTH_ECANCELED);
+    json_t *left = train(&r.f, json_pack("{s:s, s:b}", "job", "left", "resume", 1), &err);
+    assert_ok(err);
+    assert_int_equal(number(left, "iterations"), cancel_after);
+    assert_true(number(whole, "inertia") == number(left, "inertia"));
+    same_tensors(&r.f, "whole", "left");
+    json_decref(whole);
+    json_decref(left);
+    free(text);
+    rig_close(&r);
+}
+
+static void disk_fills_up(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    hth_store_file_full(what[0] == '{' && done == 8);
+}
+
+// A result that cannot be stored, nor a checkpoint of it, waits in memory until there is room.
+static void a_full_disk_costs_no_result(void **state)
+{
+    rig r;
+    hth_err err;
+    assert_ok(hth_setting_set("store.inline_bytes", "0")); // every tensor is a file
+    rig_open(&r);
+    json_decref(cluster(&r, "whole", "{}"));
+    char *text = asks_text(&r, "stuck", "{}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = disk_fills_up}};
+    call_start(r.f.engine, &c);
+    for (bool paused = false; !paused && !call_finished(&c);) {
+        json_t *row = ask(&r.f, "job", "{\"job\": \"stuck\"}", &err);
+        const char *why = json_string_value(json_object_get(row, "why"));
+        paused = err == HTH_OK &&
+                 strcmp(json_string_value(json_object_get(row, "state")), "paused") == 0;
+        assert_true(!paused || strstr(why, "could not be saved, nor a checkpoint: ") != NULL);
+        json_decref(row);
+    }
+    hth_store_file_full(false);
+    json_decref(ask(&r.f, "resume", "{\"job\": \"stuck\"}", &err));
+    assert_ok(err);
+    assert_ok(call_wait(&c));
+    hth_free(c.r.json);
+    same_tensors(&r.f, "whole", "stuck");
+    free(text);
+    hth_setting_reset();
+    rig_close(&r);
+}
+
+// A job that is resumed with fewer iterations than it has made has its last labels to find.
+static void no_iterations_are_left(void **state)
+{
+    kmeans_job job = {.spec.what.iterations = 2, .at.iterations = 3, .kept = 3};
+    job.predicted_ns = 1e9;
+    assert_true(kmeans_seconds_left(&job.job) == 1);
+    job.spec.what.iterations = 5;
+    assert_true(kmeans_seconds_left(&job.job) == 3);
+}
+
 // What is read while a job works may be cut by its owner.
 static void a_file_that_changes_ends_the_job(void **state)
 {
@@ -362,6 +442,9 @@ int main(void)
         cmocka_unit_test(a_file_that_changes_ends_the_job),
         cmocka_unit_test(bad_input_gets_a_sentence),
         cmocka_unit_test(results_have_room),
+        cmocka_unit_test(what_has_converged_stays),
+        cmocka_unit_test(a_full_disk_costs_no_result),
+        cmocka_unit_test(no_iterations_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,8 @@ double kmeans_iteration_ms(const kmeans_job *job)
 double kmeans_seconds_left(const hth_job *base)
 {
     const kmeans_job *job = kmeans_job_of(base);
-    size_t left = job->spec.what.iterations - job->at.iterations;
+    size_t all = job->spec.what.iterations, made = job->at.iterations;
+    size_t left = made < all ? all - made : 0; // a job may go on with fewer than it has made
     return kmeans_iteration_ms(job) / 1e3 * (double)(left + 1); // and the last labels
 }
 
