@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Touching a page that a file no longer has raises SIGBUS. The handler finds the address in the
-// table of mapped ranges and puts a page of zeros there: the request of that client gets nonsense,
-// and nobody else notices. An address that is in no range is somebody's bug, and ends the process
+// table of mapped ranges and puts zeros there and up to the end of the range, which the file does
+// not have either: a range has two mappings at most, however many of its pages are touched. The
+// request of that client gets nonsense, and nobody else notices. An address that is in no range is somebody's bug, and ends the process
 // as without a handler.
 #include "base/ipc/shm_guard.h"
 
@@ -24,11 +25,13 @@ static void shm_fault(int number, siginfo_t *info, void *context)
 {
     uintptr_t at = (uintptr_t)info->si_addr;
     for (int i = 0; i < GUARD_ROWS; i++) {
-        if (at < atomic_load(&shm_range[i].end) && at >= atomic_load(&shm_range[i].start)) {
-            uintptr_t bytes = atomic_load(&shm_page);
-            void *page = (void *)(at / bytes * bytes);
-            if (mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                     -1, 0) != MAP_FAILED) {
+        uintptr_t end = atomic_load(&shm_range[i].end);
+        if (at < end && at >= atomic_load(&shm_range[i].start)) {
+            uintptr_t page = atomic_load(&shm_page), from = at / page * page;
+            size_t bytes = (end + page - 1) / page * page - from;
+            if (mmap((void *)from, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                     0) != MAP_FAILED) {
                 return;
             }
         }

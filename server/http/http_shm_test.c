@@ -2,8 +2,14 @@
 // Tensors in shared memory that an HTTP client registered.
 #include "tests/rig/http_rig.h"
 
+#include "base/ipc/shm_guard.h"
+#include "base/settings.h"
+#include "server/net/account.h"
+
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 static void shm_ask(int port, const char *path, const char *json)
 {
@@ -48,10 +54,69 @@ static void test_shared(void **state)
     close(fd);
 }
 
+// What has to be copied out of shared memory is counted before it is, whatever the model's name.
+static void test_copied(void **state)
+{
+    enum { BYTES = 2 << 20 };
+    char key[40], region[80];
+    snprintf(key, sizeof key, "/%scopied", shared_prefix());
+    snprintf(region, sizeof region, "{\"key\":\"%s\",\"byte_size\":%d}", key, BYTES);
+    int fd = shm_open(key, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    shm_ask(port_of(state), "/v2/systemsharedmemory/region/copied/register", region);
+    static const char q[] = // at an offset that no tensor may have in place
+        "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[500000],\"datatype\":\"FP32\",\"parameters\":"
+        "{\"shared_memory_region\":\"copied\",\"shared_memory_byte_size\":2000000,"
+        "\"shared_memory_offset\":4}}]}";
+    uint64_t before = hth_account_bytes();
+    char most[40];
+    snprintf(most, sizeof most, "%" PRIu64, before + (1 << 20));
+    assert_int_equal(hth_setting_set("http.buffered_bytes", most), HTH_OK);
+    reply r = post(port_of(state), "/v2/models/none/infer", q, NULL, 0);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(r.body, "the server holds too much for its clients"));
+    reply_free(&r);
+    assert_int_equal(hth_setting_set("http.buffered_bytes", "4GiB"), HTH_OK);
+    r = post(port_of(state), "/v2/models/none/infer", q, NULL, 0);
+    assert_int_equal(r.status, 404);
+    assert_non_null(strstr(r.body, "unknown model: 'none'"));
+    reply_free(&r);
+    shm_ask(port_of(state), "/v2/systemsharedmemory/region/copied/unregister", "");
+    close(fd);
+}
+
+// An object that shrank, of which every other page is touched: more of them than a process may have
+// mappings.
+static void test_every_other_page(void **state)
+{
+    const size_t page = 4096, pages = 140000;
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = memfd_create("shrinks", 0);
+        char *p = ftruncate(fd, (off_t)(page * pages)) == 0
+                      ? mmap(NULL, page * pages, PROT_READ, MAP_SHARED, fd, 0)
+                      : MAP_FAILED;
+        int row = hth_shm_guard(p, page * pages);
+        volatile char sum = 0;
+        if (p == MAP_FAILED || row < 0 || ftruncate(fd, 0) != 0) {
+            _exit(2);
+        }
+        for (size_t i = 1; i < pages; i += 2) {
+            sum = (char)(sum + p[i * page]);
+        }
+        _exit(sum != 0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_copied),
+        cmocka_unit_test(test_every_other_page),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
