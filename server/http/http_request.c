@@ -242,15 +242,22 @@ static hth_err read_elsewhere(reading *s, char *at)
 static hth_err read_data(reading *s)
 {
     hth_infer_call *c = s->c;
-    size_t bytes = 0;
+    size_t bytes = 0, copied = 0; // from shared memory
     read_after_head(s);
     for (int i = 0; i < c->n_in; i++) {
         bool there = s->here[i] || in_place(&c->in[i].t);
         bytes += there ? 0 : hth_infer_aligned(c->in[i].t.bytes);
+        copied += there || c->in[i].t.data == NULL ? 0 : c->in[i].t.bytes;
         s->text_bytes += s->data[i].p != NULL ? c->in[i].t.bytes : 0;
     }
-    if (s->text_bytes > READ_COUNTED) {
-        HTH_TRY(hth_infer_count(c, s->text_bytes));
+    if (copied > c->c.h->message_bytes) {
+        return hth_fail(HTH_ETOOBIG,
+                        "inputs of %zu bytes in shared memory that have to be copied; "
+                        "limits.message_bytes is %" PRIu64,
+                        copied, c->c.h->message_bytes);
+    }
+    if (s->text_bytes + copied > READ_COUNTED) {
+        HTH_TRY(hth_infer_count(c, s->text_bytes + copied));
     }
     c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
