@@ -251,10 +251,10 @@ static json_t *alone_over(shared *s, const char *rate, witness *alone, char *mor
 
 // Three tenants' jobs, of whose copies less than three fit the link at the same time. In its turns
 // each has all of it: all are planned as one that is alone, and none waits. How fast a link has to
-// be to be worth that much depends on the kernels.
+// be to be worth that much depends on the kernels, and on what was measured of them this time.
 static void tenants_share_a_link(void **state)
 {
-    enum { JOBS = 3, RATES = 5 };
+    enum { JOBS = 3, RATES = 5, TRIES = 5 };
     static const char *const tenants[JOBS] = {"alice", "bob", "carol"},
                              *const same[] = {"peak_bytes", "predicted_ms", "link_in", "link_out"},
                              *const rates[RATES] = {"0.02", "0.05", "0.1", "0.2", "0.4"};
@@ -265,9 +265,9 @@ static void tenants_share_a_link(void **state)
     double most = 0;
     shared_open(&s, 1.1);
     as_admin = true;
-    for (int i = 0; i < RATES && JOBS * most <= 1; i++) {
+    for (int i = 0; i < TRIES * RATES && JOBS * most <= 1; i++) {
         json_decref(first);
-        first = alone_over(&s, rates[i], &alone, more, sizeof more);
+        first = alone_over(&s, rates[i % RATES], &alone, more, sizeof more);
         most = fmax(link_number(first, "link_in"), link_number(first, "link_out"));
     }
     assert_true(JOBS * most > 1);
