@@ -141,14 +141,14 @@ static hth_err train_policy(train_search *t, const hth_plan_options *options, bo
 // hearth's searches with another seed, after str-auto's.
 static hth_err companion_longer(train_companion *companion)
 {
-    train_companion *c = companion;
-    hth_plan_options own = c->options;
+    hth_plan_options own = companion->options;
     hth_plan *plan = NULL;
     own.policy = HTH_POLICY_HEARTH;
-    own.seed = c->options.seed + 2; // the other thread has the first two
-    own.limit_ms = (TRAIN_LONGER - 1) * hth_rounds_limit_ms(c->search.problem, &c->options);
-    hth_err err = train_both(&c->search, &own, true, &plan);
-    hth_rounds_faster(&plan, &c->plan);
+    own.seed += 2; // the other thread has the first two
+    own.limit_ms =
+        (TRAIN_LONGER - 1) * hth_rounds_limit_ms(companion->search.problem, &companion->options);
+    hth_err err = train_both(&companion->search, &own, true, &plan);
+    hth_rounds_faster(&plan, &companion->plan);
     return err;
 }
 
@@ -212,16 +212,18 @@ static bool train_pairs(const hth_plan_options *options)
 // Runs one policy's searches, and hearth's concurrently with mo-sos's at first, with the others'
 // (train_companion) when it searches for longer. hearth's therefore spend no work on what mo-sos
 // finds, neither then nor later.
-static hth_err train_pair(train_search *t, const hth_plan_options *options, double times,
+static hth_err train_pair(train_search *t, const hth_plan_options *options, bool longer,
                           hth_plan **out)
 {
     bool pairs = train_pairs(options);
     train_companion companion = {.search = {.problem = t->problem, .found = UINT64_MAX},
                                  .options = *options,
-                                 .longer = times > 1};
+                                 .longer = longer};
     hth_plan_options own = *options;
-    own.limit_ms = times > 1 ? times * hth_rounds_limit_ms(t->problem, options) : own.limit_ms;
-    companion.options.policy = companion.longer ? HTH_POLICY_STR : HTH_POLICY_MOSOS;
+    if (longer) {
+        own.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(t->problem, options);
+    }
+    companion.options.policy = longer ? HTH_POLICY_STR : HTH_POLICY_MOSOS;
     if (pairs) {
         companion_start(&companion);
     }
@@ -235,7 +237,7 @@ static hth_err train_policy(train_search *t, const hth_plan_options *options, bo
                             hth_plan **out)
 {
     hth_plan_options more = *options;
-    hth_err err = train_pair(t, options, 1, out);
+    hth_err err = train_pair(t, options, false, out);
     bool baseline = options->policy != HTH_POLICY_HEARTH && !options->any && options->from == NULL;
     for (int k = 0; baseline && k < HTH_N_POLICIES; k++) {
         hth_plan *part = NULL;
@@ -304,7 +306,7 @@ static void train_longer(train_search *t, const hth_plan_options *options, hth_p
         return;
     }
     uint64_t work_ns = hth_plan_work_now_ns();
-    (void)train_pair(t, options, TRAIN_LONGER, &plan);
+    (void)train_pair(t, options, true, &plan);
     hth_rounds_faster(&plan, out);
     (*out)->lower_bound_us = fmax((*out)->lower_bound_us, proven_us);
     (void)train_certify(t, &longer, work_ns, *out);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Search over modes: starts (plan_search_starts.c), then iterated local search from the best: a
-// kick around one stage, ejections until it fits again, and completions that give back what the
-// kick made unnecessary (plan_search_moves.c). Every candidate is decoded exactly, so nothing is
-// estimated but which moves are tried, and in what order.
+// kick of an interval or a tensor, ejections until it fits again, and completions that give back
+// what the kick made unnecessary (plan_search_moves.c). Every candidate is decoded exactly, so
+// nothing is estimated but which moves are tried, and in what order.
 #include "planner/search/plan_search.h"
 
 #include "planner/bound/plan_bound.h"
@@ -23,7 +23,6 @@
 #define SEARCH_FITS     1e4       // .. for what does not fit, where what fits comes first
 #define SEARCH_STALL    4.0       // what a stall counts on top of its time among the starts
 #define SEARCH_ALIKE    100       // kicks without success before another start, per 100 intervals
-#define SEARCH_STALLS   0.01      // of the time: worth getting out of
 #define SEARCH_HOPEFUL  1.1       // times the best: given modes that are searched on from
 
 uint32_t hth_search_random(hth_search *search, uint32_t below)
@@ -164,7 +163,7 @@ static void search_kicks(hth_search *search)
 }
 
 // Goes down from the best, unless it is known to be down, and kicks; what stalls cost besides is
-// x->stall_price.
+// search->stall_price.
 static void search_improve(hth_search *search)
 {
     hth_outcome o;
@@ -221,7 +220,7 @@ void hth_search_run(hth_search *search, uint64_t deadline_ns, bool warm, hth_out
         search_given(search);
     }
     hth_search_try(search, search->best, out);
-    if (search->dual && !warm && out->stall_us > SEARCH_STALLS * out->time_us) {
+    if (search->dual && !warm && out->stall_us > HTH_SEARCH_STALLS * out->time_us) {
         // Out of a valley of stalls by making them dear, for most of the time.
         uint64_t now_ns = hth_plan_work_now_ns(), end_decodes = search->max_decodes;
         search->deadline_ns =

@@ -14,6 +14,8 @@ typedef struct hth_rank {
 
 #define HTH_SEARCH_ELITES 8
 #define HTH_SEARCH_GIVEN  8
+#define HTH_SEARCH_STALLS                                                                          \
+    0.01 // of the time that the compute waits for copies: worth getting out of
 
 typedef struct hth_search {
     const hth_step *m;
@@ -22,7 +24,7 @@ typedef struct hth_search {
     bool dual;               // one start is what the dual of the certificate does
     bool no_stalls;          // a step whose compute waits for a copy counts as not fitting
     bool fits_first;         // whatever fits is better than what does not
-    bool concurrent;         // mo-sos searches on another thread
+    bool concurrent;         // mo-sos's search is another thread's
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
     uint64_t now_ns, next_look; // the clock when last asked; the decode at which it is asked again
     uint8_t *mode, *best;       // per interval: at hand, best so far

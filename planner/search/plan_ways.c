@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOVES_CHAIN   20   // tensors that are looked at for the cost of a recompute
-#define MOVES_TIGHT   16   // part of the budget: a stage with less room can use more
-#define MOVES_STALLED 0.01 // of the time
+#define MOVES_CHAIN 20 // tensors that are looked at for the cost of a recompute
+#define MOVES_TIGHT 16 // part of the budget: a stage with less room can use more
 
 bool hth_search_allows(const hth_search *search, int g, hth_interval_mode mode)
 {
@@ -175,7 +174,7 @@ void hth_search_note(hth_search *search, const hth_outcome *outcome)
         }
     }
     search->fits = outcome->excess == 0;
-    search->stalled = outcome->stall_us > MOVES_STALLED * outcome->time_us;
+    search->stalled = outcome->stall_us > HTH_SEARCH_STALLS * outcome->time_us;
 }
 
 // What the algorithm of stage s gains in time with `freed` more bytes; negative: loses, INFINITY:
