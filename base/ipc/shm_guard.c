@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Touching a page that a file no longer has raises SIGBUS. The handler finds the address in the
-// table of mapped ranges and puts zeros there and up to the end of the range, which the file does
-// not have either: a range has two mappings at most, however many of its pages are touched. The
-// request of that client gets nonsense, and nobody else notices. An address that is in no range is
-// somebody's bug, and ends the process as without a handler.
+// table of mapped ranges and puts zeros there and up to the end of the range, which a file that
+// shrank does not have either: a range has two mappings at most, however many of its pages are
+// touched. The request of that client gets nonsense, and nobody else notices. An address that is in
+// no range is somebody's bug, and ends the process as without a handler.
 #include "base/ipc/shm_guard.h"
 
 #include <pthread.h>

@@ -77,25 +77,25 @@ static void test_connections(void **state)
 }
 
 // A user's connections may be of both kinds: the group decides, too (auth.local). None is left
-// counted, in whatever order they come and go.
+// counted, whichever comes first and whichever goes first.
 static void test_trusted(void **state)
 {
     hth_allowance_key key = hth_allowance_key_user(1000);
     assert_ok(hth_setting_set("limits.connections", "1"));
-    for (int order = 0; order < 4; order++) {
-        bool first = order % 2 != 0, leaves = order / 2 != 0;
-        hth_allowance *a, *b;
-        assert_ok(hth_allowance_join(table, &key, first, &a));
-        assert_ok(hth_allowance_join(table, &key, !first || leaves, &b));
-        hth_allowance_leave(a, first);
-        hth_allowance_leave(b, !first || leaves);
-        hth_allowance_rele(a);
-        hth_allowance_rele(b);
+    for (int i = 0; i < 4; i++) {
+        bool comes = i % 2 != 0, goes = i / 2 != 0; // the kind that is first, trusted or not
+        hth_allowance *of[2];                       // by kind
+        assert_ok(hth_allowance_join(table, &key, comes, &of[comes]));
+        assert_ok(hth_allowance_join(table, &key, !comes, &of[!comes]));
+        hth_allowance_leave(of[goes], goes);
+        hth_allowance_leave(of[!goes], !goes);
+        hth_allowance_rele(of[0]);
+        hth_allowance_rele(of[1]);
         assert_false(hth_allowance_full(table, true));
-        assert_ok(hth_allowance_join(table, &key, false, &a));
+        assert_ok(hth_allowance_join(table, &key, false, &of[0]));
         assert_true(hth_allowance_full(table, true));
-        hth_allowance_leave(a, false);
-        hth_allowance_rele(a);
+        hth_allowance_leave(of[0], false);
+        hth_allowance_rele(of[0]);
     }
 }
 

@@ -206,8 +206,8 @@ static void record_damage(const char *dir, const char *words)
     free(all);
 }
 
-// A checkpoint that is removed is gone, also where nothing can be collected after it, for another
-// model's record is damaged: a job whose result is there does not fail by that.
+// A checkpoint that is removed is gone, although nothing can be collected while another model's
+// record is damaged: a job whose result is stored does not fail because of that.
 static void what_is_forgotten_is_gone(void **state)
 {
     fixture f;
