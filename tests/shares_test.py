@@ -20,7 +20,7 @@ import tap  # noqa: E402
 BUILD = os.path.abspath(sys.argv[1])
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', 'digits')
 DEADLINE = 240
-EPOCHS = 100
+EPOCHS = 300
 FOLDER = tempfile.TemporaryDirectory(prefix='hearth-shares-')
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith('HEARTH_')}
 FILE = FOLDER.name + '/problem.json'
@@ -187,10 +187,15 @@ class Tenants(unittest.TestCase):
                                   capture_output=True, text=True, check=True)
             self.token[who] = made.stdout.split('\n')[0]
 
+    def patience(self, seconds):
+        with open(self.folder + '/config', 'w', encoding='utf-8') as f:
+            f.write(f'fair.patience = {seconds}\n')
+
     def start(self, device):
+        self.patience(3600)  # what waits is looked at first
         self.process = subprocess.Popen(
             [BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock', '--device', device,
-             '--auth-tokens-file', self.folder + '/tokens', '--fair-patience', '0.2'], stdout=subprocess.PIPE, text=True)
+             '--auth-tokens-file', self.folder + '/tokens', '--config', self.folder + '/config'], stdout=subprocess.PIPE, text=True)
         self.assertIn(' ready: ', self.process.stdout.readline())
 
     def stop(self):
@@ -247,6 +252,8 @@ class Tenants(unittest.TestCase):
         self.assertIn("tenant 'bob' is under its share", waits['waiting'][0]['why'])
         table = self.hearth('bob', 'shares', people=True)
         self.assertRegex(table, r'(?m)^cpu:0 +alice +1 ')
+        self.patience(0.2)
+        self.process.send_signal(signal.SIGHUP)
         self.hearth('bob', 'wait', 'short')
         self.assertNotEqual(self.row('long')['state'], 'finished')
         self.hearth('alice', 'wait', 'long')
