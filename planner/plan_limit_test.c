@@ -11,6 +11,7 @@
 
 #define LIMIT_SHARE 1.2 // of the limit, ..
 #define LIMIT_MORE  5.0 // .. and ms
+#define LATE_SHARE  0.1 // of the limit: less than one search that is not stopped does
 
 static uint64_t cpu_ns(void *ctx)
 {
@@ -109,6 +110,33 @@ static void busy_machines_plan_alike(void **state)
         }
         hth_problem_fini(&all[i]);
     }
+}
+
+// The real clock ends each of several searches: none that follows a stopped one goes on without
+// one, deaf to a cancel.
+static void all_searches_are_stopped(void **state)
+{
+    static const int blocks[] = {1, 1, 2, 1};
+    static const hth_policy policies[] = {HTH_POLICY_STR, HTH_POLICY_MOSOS};
+    hth_problem p = pg_resnet(16, blocks);
+    uint64_t peak, hour_ns = 3600000000000;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = peak / 10 * 6;
+    for (int k = 0; k < 2; k++) {
+        hth_plan *plan;
+        hth_plan_options o = {.policy = policies[k], .seed = 7, .limit_ms = 400};
+        uint64_t work_ns = hth_plan_work_now_ns();
+        hth_clock_inject(busy_ns, &hour_ns);
+        hth_err err = hth_plan_train(&p, &o, &plan);
+        hth_clock_inject(pt_cpu_ns, NULL);
+        double work_ms = (double)(hth_plan_work_now_ns() - work_ns) / 1e6;
+        assert_true(err == HTH_OK || err == HTH_ETOOBIG);
+        if (work_ms > LATE_SHARE * o.limit_ms) {
+            fail_msg("%s: %.0f ms of work", hth_policy_name(o.policy), work_ms);
+        }
+        hth_plan_free(plan);
+    }
+    hth_problem_fini(&p);
 }
 
 // A search whose gate is shut, and the clock: it is an hour later once the search waits.
@@ -264,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_seed_same_plan),
         cmocka_unit_test(busy_machines_plan_alike),
+        cmocka_unit_test(all_searches_are_stopped),
         cmocka_unit_test(what_waited_is_no_time),
         cmocka_unit_test(seeds_differ),
         cmocka_unit_test(limits_hold),

@@ -76,6 +76,13 @@ static hth_err train_round(train_search *t, const hth_plan_options *options, hth
                              out);
 }
 
+// train_clock gives what follows a real clock of its own, whatever stopped what came before.
+static void train_clock(train_search *t, const hth_plan_options *options)
+{
+    t->stopped = hth_plan_work_end() || t->stopped;
+    hth_plan_work_begin(hth_rounds_limit_ms(t->problem, options), options->cancel, options->gate);
+}
+
 // What a search leaves of its limit goes to another one, of steps of a few dozen nodes most of it.
 // Takes its plan for *out if that is faster.
 static hth_err train_rest(train_search *t, const hth_plan_options *options, bool concurrent,
@@ -147,6 +154,7 @@ static hth_err companion_longer(train_companion *companion)
     own.seed += 2; // the other thread has the first two
     own.limit_ms =
         (TRAIN_LONGER - 1) * hth_rounds_limit_ms(companion->search.problem, &companion->options);
+    train_clock(&companion->search, &own);
     hth_err err = train_both(&companion->search, &own, true, &plan);
     hth_rounds_faster(&plan, &companion->plan);
     return err;
@@ -161,7 +169,8 @@ static void companion_search(train_companion *companion)
     }
     c->err = c->longer ? train_policy(&c->search, &c->options, false, &c->plan)
                        : train_both(&c->search, &c->options, false, &c->plan);
-    if (c->longer && (c->err == HTH_OK || c->err == HTH_ETOOBIG) &&
+    c->search.stopped = hth_plan_work_here.stopped || c->search.stopped;
+    if (c->longer && (c->err == HTH_OK || c->err == HTH_ETOOBIG) && !c->search.stopped &&
         !hth_rounds_canceled(&c->options)) {
         c->err = companion_longer(c);
     }
@@ -192,7 +201,9 @@ static hth_err companion_end(train_companion *companion, hth_err err, train_sear
     if (companion->runs) {
         hth_thread_join(companion->thread);
     } else {
-        companion_search(companion);
+        t->stopped = hth_plan_work_end() || t->stopped;
+        companion_main(companion); // has a clock of its own
+        train_clock(t, &companion->options);
     }
     t->stopped = t->stopped || companion->search.stopped;
     t->found = companion->search.found < t->found ? companion->search.found : t->found;
@@ -246,6 +257,7 @@ static hth_err train_policy(train_search *t, const hth_plan_options *options, bo
             (err != HTH_OK && err != HTH_ETOOBIG)) {
             continue;
         }
+        train_clock(t, &more);
         hth_err part_err = train_policy(t, &more, last, &part);
         hth_rounds_faster(&part, out);
         err = part_err == HTH_OK || part_err == HTH_ETOOBIG ? err : part_err;
@@ -261,6 +273,7 @@ static hth_err train_policy(train_search *t, const hth_plan_options *options, bo
         uint64_t again = options->any ? 1 : TRAIN_AGAIN;
         more.limit_ms = (double)again * hth_rounds_limit_ms(t->problem, options);
         more.limit_decodes = again * options->limit_decodes;
+        train_clock(t, &more);
         err = train_round(t, &more, HTH_ROUNDS_LAST, false, out);
     }
     return err == HTH_ETOOBIG ? hth_rounds_too_big(t->problem, options, t->found) : err;
@@ -299,9 +312,8 @@ static void train_longer(train_search *t, const hth_plan_options *options, hth_p
     if (!open || !train_pairs(options) || hth_rounds_canceled(options)) {
         return;
     }
-    t->stopped = hth_plan_work_end() || t->stopped;
     longer.limit_ms = TRAIN_LONGER * hth_rounds_limit_ms(t->problem, options);
-    hth_plan_work_begin(longer.limit_ms, options->cancel, options->gate);
+    train_clock(t, &longer);
     if (t->stopped) { // no more of what is as slow as that
         return;
     }
