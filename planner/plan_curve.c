@@ -21,7 +21,14 @@ hth_err hth_curve_point_of(const hth_problem *problem, const hth_plan_options *o
                            uint64_t budget, hth_curve_point *out, bool *fits, hth_plan **keep)
 {
     hth_problem at = *problem;
-    hth_plan *plan;
+    hth_plan *plan = NULL;
+    *fits = false;
+    if (keep != NULL) {
+        *keep = NULL;
+    }
+    if (options->cancel != NULL && *options->cancel != 0) {
+        return hth_fail(HTH_ECANCELED, "planning was canceled");
+    }
     at.budget = budget;
     hth_err err = hth_plan_train(&at, options, &plan);
     if (keep != NULL) {

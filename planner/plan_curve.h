@@ -26,14 +26,14 @@ typedef struct hth_curve {
 // hth_plan_curve plans the step for budgets from its peak down to where nothing fits any more. Time
 // never grows with memory: a plan for less memory is valid for more, so where the search found a
 // faster one there, that one counts. options->limit_ms is for each point. HTH_EINVAL: a bad
-// problem.
+// problem; HTH_ECANCELED: *options->cancel is not 0.
 hth_err hth_plan_curve(const hth_problem *problem, const hth_plan_options *options, hth_curve *out);
 
 // What plans for one budget. *fits: there is a plan, and *out is filled. Errors end the curve.
 typedef hth_err (*hth_curve_plan)(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits);
 
 // hth_curve_point_of plans the step for one budget; *plan is the caller's (NULL when it does not
-// fit; plan NULL: not wanted).
+// fit; plan NULL: not wanted). HTH_ECANCELED: *options->cancel is not 0.
 hth_err hth_curve_point_of(const hth_problem *problem, const hth_plan_options *options,
                            uint64_t budget, hth_curve_point *out, bool *fits, hth_plan **plan);
 // hth_plan_curve_by is hth_plan_curve of whatever `plan` plans, from `peak` bytes down to `floor`.

@@ -27,6 +27,24 @@ static void curves_are_monotone(void **state)
     }
 }
 
+// A curve ends where it is canceled; and the refusal of a search that was says nothing of a plan
+// that nobody saw.
+static void canceled(void **state)
+{
+    static const int blocks[] = {1, 1, 2, 1};
+    hth_problem p = pg_resnet(16, blocks);
+    atomic_int cancel = 1;
+    hth_plan_options o = {.cancel = &cancel, .limit_ms = 100};
+    hth_curve c;
+    hth_plan *plan;
+    assert_int_equal(hth_plan_curve(&p, &o, &c), HTH_ECANCELED);
+    assert_int_equal(c.n, 0);
+    assert_ok(hth_plan_train_floor(&p, &p.budget));
+    assert_err(hth_plan_train(&p, &o, &plan), HTH_ETOOBIG, "no plan was found");
+    assert_null(strstr(hth_err_detail(), "TiB"));
+    hth_problem_fini(&p);
+}
+
 typedef struct limits {
     uint64_t least; // a plan takes half of what its budget has above this
     int asked;
@@ -254,10 +272,10 @@ static void allocations_fail_cleanly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(curves_are_monotone),          cmocka_unit_test(least_memory_is_found),
-        cmocka_unit_test(admission_is_the_best_choice), cmocka_unit_test(turns_have_the_link),
-        cmocka_unit_test(the_link_is_a_resource),       cmocka_unit_test(many_jobs_are_admitted),
-        cmocka_unit_test(allocations_fail_cleanly),
+        cmocka_unit_test(curves_are_monotone),    cmocka_unit_test(canceled),
+        cmocka_unit_test(least_memory_is_found),  cmocka_unit_test(admission_is_the_best_choice),
+        cmocka_unit_test(turns_have_the_link),    cmocka_unit_test(the_link_is_a_resource),
+        cmocka_unit_test(many_jobs_are_admitted), cmocka_unit_test(allocations_fail_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

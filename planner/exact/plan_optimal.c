@@ -22,7 +22,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPTIMAL_MS      60000.0
 #define OPTIMAL_KNOWN   0.02 // of the time limit: for a first plan, whose time is the horizon
 #define OPTIMAL_ALLOWED 1e-3 // interval that counts as none; the horizon is 1000
 #define OPTIMAL_EARLY   0.5  // of the time limit: an answer in less was not cut short
@@ -249,7 +248,7 @@ hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_op
                            hth_outcome *out)
 {
     hth_optimal best;
-    double ms = options->limit_ms > 0 ? options->limit_ms : OPTIMAL_MS;
+    double ms = options->limit_ms > 0 ? options->limit_ms : HTH_OPTIMAL_MS;
     if (step->n_stages > HTH_OPTIMAL_NODES || step->n_intervals > HTH_OPTIMAL_GAPS) {
         return hth_fail(HTH_ENOTSUP,
                         "policy optimal is for small steps: at most %d nodes and %d idle "
@@ -258,6 +257,7 @@ hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_op
     }
     bool known;
     double horizon_us = optimal_horizon(search, step, options, ms, &known);
+    search->n_elites = 0; // cbc's plan is laid out, not those of the search before it
     HTH_TRY(optimal_init(step, &best));
     uint64_t start_ns = hth_now_ns();
     hth_err err;

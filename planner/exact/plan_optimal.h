@@ -10,6 +10,7 @@
 
 #define HTH_OPTIMAL_NODES 72 // largest step: about 14 forward nodes, their gradients and updates
 #define HTH_OPTIMAL_GAPS  96
+#define HTH_OPTIMAL_MS    60000.0 // its limit, if options say none
 
 // What a solution says; per interval, per interval, per interval, per node. hth_decode_fixed reads
 // it.
@@ -27,7 +28,7 @@ void hth_optimal_value(const hth_step *step, const char *name, double value, hth
 
 // hth_search_optimal puts the best plan under search->d.budget into the decoder, as
 // hth_search_policy does, and its proven time into search->proven_us. Blocks for options->limit_ms
-// (0: a minute) at most. HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc
+// (0: HTH_OPTIMAL_MS) at most. HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc
 // proved that it has no solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
 hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_options *options,
                            hth_outcome *out);

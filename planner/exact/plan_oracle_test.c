@@ -408,6 +408,44 @@ static void optimum_is_never_above_what_can_be_tried(void **state)
     assert_true(tried >= 8);
 }
 
+// A tenth of a second passes at each look.
+static uint64_t slow_ns(void *ctx)
+{
+    uint64_t *now_ns = ctx;
+    return *now_ns += 100000000u;
+}
+
+// What is laid out is cbc's, and nothing of the search that gave it a horizon; and cbc has its
+// minute, which is not the search's limit.
+static void optimal_is_what_cbc_says(void **state)
+{
+    hth_problem p = pg_random(0, 3);
+    hth_plan_options o = {.policy = HTH_POLICY_OPTIMAL};
+    hth_step m;
+    hth_search search;
+    hth_outcome out;
+    hth_plan *plan;
+    uint64_t peak, now_ns = 0;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = peak / 10 * 9;
+    assert_ok(hth_step_init(&m, &p));
+    assert_ok(hth_search_open(&search, &m, p.budget, &o));
+    hth_err err = hth_search_optimal(&search, &m, &o, &out);
+    if (err == HTH_ENOTSUP && strstr(hth_err_detail(), "not installed") != NULL) {
+        skip();
+    }
+    assert_ok(err);
+    assert_int_equal(search.n_elites, 0);
+    hth_search_close(&search);
+    hth_step_fini(&m);
+    hth_clock_inject(slow_ns, &now_ns);
+    assert_ok(hth_plan_train(&p, &o, &plan));
+    hth_clock_inject(NULL, NULL);
+    assert_true(now_ns > 2000000000u && !plan->stopped);
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
 static void optimal_says_what_it_cannot(void **state)
 {
     static const int blocks[] = {3, 4, 6, 3};
@@ -454,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimum_is_never_above_what_can_be_tried),
+        cmocka_unit_test(optimal_is_what_cbc_says),
         cmocka_unit_test(optimal_says_what_it_cannot),
         cmocka_unit_test(allocations_fail_cleanly),
         cmocka_unit_test(search_reaches_proven_optima),

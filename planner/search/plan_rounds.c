@@ -26,12 +26,14 @@
 hth_err hth_rounds_too_big(const hth_problem *problem, const hth_plan_options *options,
                            uint64_t found)
 {
-    return hth_plan_refuse(problem, found, hth_policy_name(options->policy));
+    bool known = found < UINT64_MAX;
+    return hth_plan_refuse(problem, known ? found : 0, hth_policy_name(options->policy));
 }
 
 double hth_rounds_limit_ms(const hth_problem *problem, const hth_plan_options *options)
 {
-    double limit_ms = hth_plan_limit_ms(problem);
+    bool exact = options->policy == HTH_POLICY_OPTIMAL;
+    double limit_ms = exact ? HTH_OPTIMAL_MS : hth_plan_limit_ms(problem);
     limit_ms = options->from != NULL ? limit_ms / ROUNDS_WARM : limit_ms;
     return options->limit_ms > 0 ? options->limit_ms : limit_ms;
 }
@@ -224,6 +226,7 @@ static hth_err rounds_all(const hth_problem *problem, hth_step *step,
         err =
             rounds_one(problem, step, options, search, budget,
                        start_ns + (uint64_t)(until_ms * 1e6), round > 0 || warm, &t, found, &best);
+        *found = t.height > 0 && t.height < *found ? t.height : *found;
         bool fits = t.height <= problem->budget ||
                     (best != NULL && best->predicted_us <= t.time_us * (1 + ROUNDS_NEAR));
         // A plan that fits is searched on from once, if addresses have left time for that.
@@ -250,7 +253,6 @@ static hth_err rounds_all(const hth_problem *problem, hth_step *step,
         over *= past_ms > ROUNDS_SEARCH * limit_ms ? ROUNDS_HASTE : 1;
         budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == ROUNDS_MAX - 1) {
-            *found = t.height < *found ? t.height : *found;
             err = hth_rounds_too_big(problem, options, *found);
             break;
         }
