@@ -145,15 +145,20 @@ typedef struct train_companion {
 static hth_err train_policy(train_search *t, const hth_plan_options *options, bool last,
                             hth_plan **out);
 
-// hearth's searches with another seed, after str-auto's.
-static hth_err companion_longer(train_companion *companion)
+// hearth's searches with another seed, with what str-auto's left of the limit that hearth's have on
+// the other thread.
+static hth_err companion_longer(train_companion *companion, uint64_t start_ns)
 {
     hth_plan_options own = companion->options;
     hth_plan *plan = NULL;
+    double limit_ms =
+        TRAIN_LONGER * hth_rounds_limit_ms(companion->search.problem, &companion->options);
     own.policy = HTH_POLICY_HEARTH;
     own.seed += 2; // the other thread has the first two
-    own.limit_ms =
-        (TRAIN_LONGER - 1) * hth_rounds_limit_ms(companion->search.problem, &companion->options);
+    own.limit_ms = limit_ms - (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
+    if (own.limit_ms <= 0) {
+        return HTH_OK;
+    }
     train_clock(&companion->search, &own);
     hth_err err = train_both(&companion->search, &own, true, &plan);
     hth_rounds_faster(&plan, &companion->plan);
@@ -163,6 +168,7 @@ static hth_err companion_longer(train_companion *companion)
 static void companion_search(train_companion *companion)
 {
     train_companion *c = companion;
+    uint64_t start_ns = hth_plan_work_now_ns();
     c->err = train_open(&c->search, c->search.problem);
     if (c->err != HTH_OK) {
         return;
@@ -172,7 +178,7 @@ static void companion_search(train_companion *companion)
     c->search.stopped = hth_plan_work_here.stopped || c->search.stopped;
     if (c->longer && (c->err == HTH_OK || c->err == HTH_ETOOBIG) && !c->search.stopped &&
         !hth_rounds_canceled(&c->options)) {
-        c->err = companion_longer(c);
+        c->err = companion_longer(c, start_ns);
     }
     train_close(&c->search);
 }
