@@ -259,7 +259,6 @@ void hth_residency_rele(hth_residency *residency, hth_resident *resident)
 {
     resident_check(residency);
     assert(resident == NULL || (resident->state == RESIDENT_HELD && resident->holders > 0));
-    assert(resident == NULL || resident->holders > 0);
     if (resident != NULL && --resident->holders == 0) {
         resident->state = RESIDENT_IDLE;
         DL_APPEND(residency->idle, resident);

@@ -32,7 +32,7 @@ hth_err hth_residency_hold(hth_residency *residency, const hth_id *id, const cha
                            size_t bytes, hth_fill_fn fill, void *ctx, hth_resident **out);
 void hth_residency_rele(hth_residency *residency, hth_resident *resident); // NULL is allowed
 void *hth_resident_data(const hth_resident *resident);
-int hth_resident_holders(const hth_resident *resident);
+int hth_resident_holders(const hth_resident *resident); // 0: it may go
 size_t hth_resident_bytes(const hth_resident *resident);
 // hth_residency_find returns the entry, held or idle; NULL: it is not there.
 hth_resident *hth_residency_find(const hth_residency *residency, const hth_id *id,

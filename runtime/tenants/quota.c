@@ -112,13 +112,18 @@ static hth_err quota_used(const hth_site *site, const hth_account *account, uint
     return HTH_OK;
 }
 
+// Whether letting go of program frees anything: it is active, or has a weight on the device that no
+// other one holds.
 static bool quota_resident(const hth_site *site, const hth_program *program)
 {
     bool there = program->active;
     for (int i = 0; i < program->n_weights && !there; i++) {
         const hth_weight *w = &program->weights[i];
-        there = !w->in_place && !w->streamed &&
-                hth_residency_find(site->residency, &w->content->id, w->form) != NULL;
+        const hth_resident *entry =
+            w->in_place || w->streamed
+                ? NULL
+                : hth_residency_find(site->residency, &w->content->id, w->form);
+        there = entry != NULL && hth_resident_holders(entry) == 0;
     }
     return there;
 }

@@ -17,10 +17,10 @@
 uint64_t hth_quota_limit(const hth_site *site, const hth_account *account);
 // hth_quota_models is what the device has for a program of the account, within its tenant's limit.
 uint64_t hth_quota_models(const hth_site *site, const hth_account *account);
-// hth_quota_rest is what is left of the limit for a job, besidess the tenant's other jobs and pins.
+// hth_quota_rest is what is left of the limit for a job, besides the tenant's other jobs and pins.
 uint64_t hth_quota_rest(const hth_site *site, const hth_job_memory *mine);
 // hth_quota_job adds to the result of planning a job, where it is the tenant's limit that it does
-// not fit: HTH_ENODEVMEM: besidess the tenant's other jobs and pins; HTH_ETOOBIG: never.
+// not fit: HTH_ENODEVMEM: besides the tenant's other jobs and pins; HTH_ETOOBIG: never.
 hth_err hth_quota_job(const hth_site *site, const hth_job_memory *mine, hth_err err);
 // hth_quota_owner makes `tenant`, who asks for something of the account that has to be brought to
 // the device, its owner, where it may hold more than the one who is.

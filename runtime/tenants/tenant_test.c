@@ -255,6 +255,28 @@ static void test_memory(void **state)
     rig_close(&f);
 }
 
+// Two programs of a model hold its weights together: neither one going makes room for what the
+// other one holds, and looking for more to let go of ends.
+static void test_memory_of_many_programs(void **state)
+{
+    fixture f;
+    char limits[100];
+    rig(&f, "cpu:mem=64MiB,threads=1", "");
+    assert_ok(infer(&f, "alice", "digits"));
+    assert_ok(infer(&f, "alice", "digits64"));
+    json_int_t both = has(&f, "alice", "memory_bytes");
+    snprintf(limits, sizeof limits, "alice memory=%lld\n", (long long)both + 1000);
+    limits_write(&f, limits);
+    engine_again(&f, "cpu:mem=64MiB,threads=1");
+    for (int i = 0; i < 3; i++) {
+        assert_ok(infer(&f, "alice", "digits"));
+        assert_ok(infer(&f, "alice", "digits64"));
+        assert_ok(infer(&f, "alice", "parity"));
+        assert_true(has(&f, "alice", "memory_bytes") <= both + 1000);
+    }
+    rig_close(&f);
+}
+
 static json_int_t figure(fixture *f, const char *group, const char *key)
 {
     json_t *doc = told(f, "stats", NULL);
@@ -508,10 +530,10 @@ static void shares_of_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_job_weights), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_waiting),
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_behind_own_pin),
-        cmocka_unit_test(test_jobs),        cmocka_unit_test(test_jobs_that_go_on),
-        cmocka_unit_test(shares_of_late)};
+        cmocka_unit_test(test_job_weights),     cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_waiting),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_memory_of_many_programs),
+        cmocka_unit_test(test_behind_own_pin),  cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_jobs_that_go_on), cmocka_unit_test(shares_of_late)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
