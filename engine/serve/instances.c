@@ -225,7 +225,9 @@ static void run_answer(hth_serve *serve, hth_instance_run *run, hth_infer_reques
         m->concurrent_runs++;
         hth_infer_request_ran(m, request->item.samples, &run->t);
     }
-    hth_infer_request_count(serve->ms, m, request->r, &run->t, err);
+    if (err != HTH_ENODEVMEM) { // else it is run again, or given up, and counts then
+        hth_infer_request_count(serve->ms, m, request->r, &run->t, err);
+    }
     uint64_t took_ns = (run->t.output_ns - run->t.start_ns) / (uint64_t)n;
     hth_batcher_end(&serve->batcher, &m->queue, request->item.samples, took_ns);
     hth_serve_settle(serve, &run->bill, took_ns, run->t.output_ns);

@@ -20,6 +20,7 @@ typedef struct caller {
     hth_request_tensor in;
     hth_tensor want; // the answer alone; data NULL: not known yet
     bool refuse_place, cancel;
+    bool wait; // there is no memory for its outputs the first time
 } caller;
 
 typedef struct rig {
@@ -34,6 +35,10 @@ static hth_err caller_place(hth_request *request, hth_request_tensor *out, int n
     caller *w = request->ctx;
     if (w->refuse_place) {
         return hth_fail(HTH_ENOMEM, "nowhere to put it");
+    }
+    if (w->wait) {
+        w->wait = false;
+        return hth_fail(HTH_ENODEVMEM, "nowhere to put it yet");
     }
     hth_err err = call_place(request, out, n);
     request->canceled = w->cancel;
@@ -229,6 +234,28 @@ static void test_failures(void **state)
     rig_close(&r);
 }
 
+// One that has to wait for memory is run again, and counts once.
+static void test_memory_waits(void **state)
+{
+    rig r;
+    rig_open(&r, "cpu:mem=256MiB,threads=2");
+    facts x = rig_until(&r, 4);
+    for (int round = 0; round < 4; round++) {
+        json_int_t before = x.requests;
+        for (int i = 0; i < CALLERS; i++) {
+            r.w[i].wait = i % 3 == 1;
+        }
+        rig_round(&r);
+        for (int i = 0; i < CALLERS; i++) {
+            expect_answer(&r.w[i]);
+            free(r.w[i].c.out[0].data);
+        }
+        x = rig_facts(&r);
+        assert_int_equal(x.requests, before + CALLERS);
+    }
+    rig_close(&r);
+}
+
 // Where a second arena does not fit, runs are done one after the other.
 static void test_little_memory(void **state)
 {
@@ -316,8 +343,9 @@ static void test_uneven(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split),         cmocka_unit_test(test_uneven),
-        cmocka_unit_test(test_own_answers),   cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_lone)};
+        cmocka_unit_test(test_split),        cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_own_answers),  cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_memory_waits), cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_lone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
