@@ -84,8 +84,7 @@ hth_err hth_run_watch(hth_run *run, const int *tensors, int n, hth_run_written_f
 // come; NULL: nothing.
 void hth_run_group(hth_run *run, const hth_kernel_group *group);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
-// returns them
-// ([n_instrs][2], microseconds from the start), valid until the next execution.
+// returns them ([n_instrs][2], microseconds from the start), valid until the next execution.
 void hth_run_measure(hth_run *run, bool on);
 const double (*hth_run_times(const hth_run *run))[2];
 

@@ -30,7 +30,7 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
 // bytes at `at` are, until its next call; an error from it ends the writing.
 hth_err
 hth_store_file_write_from(int dir, const char *path, size_t bytes,
-                          hth_err (*chunk)(void *ctx, size_t at, size_t n, const void **data),
+                          hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data),
                           void *piece_ctx, hth_err (*tick)(void *ctx, size_t bytes), void *ctx);
 // hth_store_file_part_open opens a file that grows by hth_store_file_part_write, and is made where
 // it is absent (make), else HTH_ENOENT; the caller closes *fd. hth_store_file_part_cut has it end

@@ -27,11 +27,11 @@ void hth_job_memory_set(hth_site *site, hth_job_memory *memory, const hth_curve_
 uint64_t hth_job_memory_models(const hth_site *site);
 // hth_job_memory_alone says that there are no shares but `mine`, and no pinned programs.
 bool hth_job_memory_alone(const hth_site *site, const hth_job_memory *mine);
-// hth_job_memory_rest is what the device has besides all shares but `mine` (may be NULL), besidess
-// what pinned programs need to run, and, where other jobs have shares, besidess what the oldest
+// hth_job_memory_rest is what the device has besides all shares but `mine` (may be NULL), besides
+// what pinned programs need to run, and, where other jobs have shares, besides what the oldest
 // request that waits for memory needs; and no more than the tenant of `mine` may have.
 uint64_t hth_job_memory_rest(const hth_site *site, const hth_job_memory *mine);
-// hth_job_memory_spare is what is left of that besidess the models that are resident now, and a
+// hth_job_memory_spare is what is left of that besides the models that are resident now, and a
 // share of the device for those that are not yet.
 uint64_t hth_job_memory_spare(const hth_site *site, const hth_job_memory *mine);
 // hth_job_memory_admit chooses the point of `curve` for a new job alongside the others, which stay
