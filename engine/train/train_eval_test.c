@@ -366,6 +366,8 @@ static int count_part(const hth_model *model, const hth_train_part *part, int *s
             sum += x * x;
         }
     }
+    assert_int_equal(hth_train_data_batch(&d, d.n_samples, 1), HTH_EINVAL);
+    assert_int_equal(hth_train_data_batch(&d, d.n_samples + 5, 1), HTH_EINVAL);
     hth_train_data_close(&d);
     return sum;
 }

@@ -7,6 +7,21 @@
 
 #define ROUND_WAIT_NS 1000000 // in the middle of a pass, at a time
 
+// round_samples refuses a plan, which the client of a rank can write, for samples that a step does
+// not have: an epoch's last one has fewer.
+static hth_err round_samples(const hth_train_job *job)
+{
+    const hth_group_round *round = &job->group->round;
+    int64_t left = job->data.n_samples - group_at(job, round->step);
+    return round->n <= left - round->from
+               ? HTH_OK
+               : hth_fail(HTH_ECORRUPT,
+                          "step %lld has %lld samples; member %d is to compute %lld of them, "
+                          "from %lld",
+                          (long long)round->step, (long long)left, job->group->member,
+                          (long long)round->n, (long long)round->from);
+}
+
 // Reads and plans the member's samples. Of more than it has memory for it takes no part.
 static hth_err round_ready(hth_train_job *job)
 {
@@ -18,6 +33,7 @@ static hth_err round_ready(hth_train_job *job)
         hth_train_data_order(d, job->spec.shuffle, job->spec.seed, epoch);
         group->epoch = epoch;
     }
+    HTH_TRY(round_samples(job));
     HTH_TRY(hth_train_data_batch(d, group_at(job, round->step) + round->from, round->n));
     hth_err err = hth_trainer_prepare(job->trainer, d->input, &d->target);
     if ((err == HTH_ETOOBIG || err == HTH_ENODEVMEM) && round->n > group->good) {

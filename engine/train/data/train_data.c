@@ -375,6 +375,10 @@ static hth_err data_gather(void *arg)
 
 hth_err hth_train_data_batch(hth_train_data *data, int64_t first, int64_t batch)
 {
+    if (first < 0 || batch < 1 || first >= data->n_samples) {
+        return hth_fail(HTH_EINVAL, "there is no sample %lld of %lld", (long long)first,
+                        (long long)data->n_samples);
+    }
     data_rows r = {data, first, data->n_samples - first < batch ? data->n_samples - first : batch};
     HTH_TRY(hth_work_elsewhere(data->site->queue, data_gather, &r));
     hth_train_data_shape(data, r.n);

@@ -57,7 +57,8 @@ hth_err hth_train_data_check_labels(hth_train_data *data, int64_t classes);
 void hth_train_data_shape(hth_train_data *data, int64_t count);
 // hth_train_data_batch reads the batch that begins at `first` in the order of the epoch; the last
 // one may be shorter. Requests are served meanwhile (hth_work_elsewhere). HTH_EIO: the file changed
-// or cannot be read; HTH_EINVAL: a label that was none when it was opened.
+// or cannot be read; HTH_EINVAL: there is no such sample, or a label that was none when it was
+// opened.
 hth_err hth_train_data_batch(hth_train_data *data, int64_t first, int64_t batch);
 
 #endif
