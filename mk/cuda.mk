@@ -20,10 +20,13 @@ CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(wildcard device/cuda/*_test.c kernels/cu
 all: $(PLUGIN)
 $(B)/device/cuda/%.o $(B)/kernels/cuda/%.o $(B)/tests/cuda/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
 # Kernels are compiled twice: for GPUs, and for the host, where the fake driver of the tests calls them.
+# Optimizers' steps have nothing contracted, as kernels/cpu/train/train_step.c.
+FMAD = true
+$(B)/kernels/cuda/step.fatbin: FMAD = false
 $(B)/kernels/cuda/%.fatbin: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
-	$(Q)$(NVCC) -std=c++17 -I. --fmad=true -O3 -fatbin $(CUDA_ARCH) -MD -MF $(@:.fatbin=.fatbin.d) -MT $@ -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -I. --fmad=$(FMAD) -O3 -fatbin $(CUDA_ARCH) -MD -MF $(@:.fatbin=.fatbin.d) -MT $@ -o $@ $<
 $(B)/kernels/cuda/%.host.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call say,CC,$<)

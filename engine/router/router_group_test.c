@@ -13,6 +13,7 @@
 
 #define TWO         "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=1"
 #define THREE       TWO " cpu:2,mem=128MiB,threads=1"
+#define UNLIKE      "cpu:0,mem=128MiB,threads=1 cpu:1,mem=128MiB,threads=2,isa=sse2"
 #define EPOCHS      400 // of STEPS
 #define EPOCHS_SYNC 16  // later a rounding may decide which side of a ReLU a value is on
 
@@ -21,6 +22,9 @@ static json_t *train_all(fixture *f, const training *t, const char *data, const 
 {
     hth_err err;
     json_t *args = arguments_of(t, data, more, want);
+    char *text = json_dumps(args, JSON_COMPACT);
+    paths_named(f->store, text);
+    free(text);
     json_t *doc = train(f, args, &err);
     if (doc == NULL) {
         fail_msg("%s %s: %s", t->model, more, hth_err_detail());
@@ -113,6 +117,27 @@ static void server(void **state)
     }
     expect(&f, &mlp, data, "{\"on\": \"all\", \"reduce\": \"some\"}", "not one of all, ps");
     expect(&f, &mlp, data, "{\"reduce\": \"ps\"}", "--reduce ps is for several devices");
+    fixture_close(&f);
+}
+
+// Members make the same update to the bit, whatever instructions and number of threads their devices
+// have, and gradients are clipped by one norm: the lead that updates for all has the same result.
+static void unlike_devices(void **state)
+{
+    static const char *const saved[] = {"measured", "all", "ps"};
+    fixture f;
+    char data[200], more[200];
+    double want[STEPS];
+    devices_open(&f, UNLIKE, true);
+    prepare(&f, &clipped, data);
+    for (int i = 0; i < 3; i++) { // algorithms are measured in the first
+        snprintf(more, sizeof more,
+                 "{\"on\": \"all\", \"reduce\": \"%s\", \"save-as\": \"%s\", \"clip\": 0.01, "
+                 "\"epochs\": 60, \"shards\": [[0, 2, 2]]}",
+                 i < 2 ? "all" : "ps", saved[i]);
+        json_decref(train_all(&f, &clipped, data, more, want));
+    }
+    same_tensors(&f, "all", "ps");
     fixture_close(&f);
 }
 
@@ -438,10 +463,13 @@ static void restarted(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses),      cmocka_unit_test(sync_bn),     cmocka_unit_test(last_sample),
-        cmocka_unit_test(bits),        cmocka_unit_test(server),      cmocka_unit_test(refused),
-        cmocka_unit_test(commands),    cmocka_unit_test(sync_groups), cmocka_unit_test(killed),
-        cmocka_unit_test(killed_sync), cmocka_unit_test(queued),      cmocka_unit_test(restarted),
+        cmocka_unit_test(losses),      cmocka_unit_test(sync_bn),
+        cmocka_unit_test(last_sample), cmocka_unit_test(unlike_devices),
+        cmocka_unit_test(bits),        cmocka_unit_test(server),
+        cmocka_unit_test(refused),     cmocka_unit_test(commands),
+        cmocka_unit_test(sync_groups), cmocka_unit_test(killed),
+        cmocka_unit_test(killed_sync), cmocka_unit_test(queued),
+        cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

@@ -167,6 +167,7 @@ void hth_trainer_hyper(hth_trainer *trainer, int64_t parts, double norm)
     trainer->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
     trainer->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
     trainer->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
+    trainer->hyper[HTH_HYPER_CLIP] = 0;
     trainer->hyper[HTH_HYPER_LOSS_NORM] = (float)(norm / (double)parts);
 }
 

@@ -7,9 +7,11 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#define MEMBER_LANES   8
 #define MEMBER_WEIGHTS 2 // numbers that members sum before a pass with sync_bn
 
 static const hth_train_graph *member_graph(const hth_trainer *trainer)
@@ -364,6 +366,38 @@ static hth_err member_clear(hth_trainer *trainer, hth_trainer_sums *sums, bool t
     return HTH_OK;
 }
 
+// Eight sums of squares side by side, each in its order, which is added up: of the same elements
+// they are the same to the bit, whatever computes them.
+static double member_squares(const float *x, size_t n)
+{
+    double lane[MEMBER_LANES] = {0}, sum = 0;
+    for (size_t i = 0; i < n; i += MEMBER_LANES) {
+        size_t left = n - i < MEMBER_LANES ? n - i : MEMBER_LANES;
+        for (size_t k = 0; k < left; k++) {
+            lane[k] += (double)x[i + k] * (double)x[i + k];
+        }
+    }
+    for (size_t k = 0; k < MEMBER_LANES; k++) {
+        sum += lane[k];
+    }
+    return sum;
+}
+
+// member_clip is the factor that the group's gradients are clipped by, 0: they are not. Members
+// must have the same one, and their devices would sum in orders of their own.
+static float member_clip(const hth_trainer *trainer, const hth_trainer_sums *sums,
+                         const float *const *summed, double factor)
+{
+    double max_norm = (double)trainer->spec->options.clip_norm, squares = 0;
+    if (max_norm <= 0) {
+        return 0;
+    }
+    for (int k = 0; k < sums->n; k++) {
+        squares += sums->statistic[k] ? 0 : member_squares(summed[k], sums->floats[k]);
+    }
+    return (float)fmin(1, max_norm / (sqrt(squares) * factor + 1e-6));
+}
+
 hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const hth_tensor *target,
                            hth_trainer_sums *sums, const float *const *summed, double factor)
 {
@@ -372,6 +406,8 @@ hth_err hth_trainer_update(hth_trainer *trainer, const hth_tensor *inputs, const
     hth_trainer_slots_unview(&trainer->slots);
     hth_err err = summed != NULL ? member_take(trainer, phase, sums, summed) : HTH_OK;
     trainer->hyper[HTH_HYPER_GRAD_SCALE] = summed != NULL ? (float)factor : 1;
+    trainer->hyper[HTH_HYPER_CLIP] =
+        summed != NULL ? member_clip(trainer, sums, summed, factor) : 0;
     trainer->apply_ns = trainer->run_ns;
     if (err == HTH_OK) {
         err = hth_trainer_part(trainer, phase, 0, 0, inputs, target, &none);

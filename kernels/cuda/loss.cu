@@ -162,7 +162,8 @@ HTH_KERNEL(hth_squares_sum, hth_squares_params, 3)
         float sum = hth_fold_sum(fold);
         if (p->max_norm > 0) {
             float norm = sqrtf(sum) * p->hyper[HTH_HYPER_GRAD_SCALE];
-            ((float *)p->out)[0] = fminf(1, p->max_norm / (norm + 1e-6f));
+            float given = p->hyper[HTH_HYPER_CLIP];
+            ((float *)p->out)[0] = given > 0 ? given : fminf(1, p->max_norm / (norm + 1e-6f));
         } else {
             ((float *)p->out)[0] = sum * p->factor;
         }

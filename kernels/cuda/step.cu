@@ -4,6 +4,9 @@
 // parameter in bf16 where products and convolutions read it so. A filter's copy has its channels
 // last: neighbours of a thread are written `rows` apart, but a warp's elements are those of a few
 // whole stretches of channels, which the second cache puts together.
+//
+// Formulas are kernels/cpu/train/train_step.c's, operation by operation, and nothing is contracted
+// (mk/cuda.mk): a group's members, CPUs and GPUs, make the same update to the bit.
 #include "graph/autodiff/train_hyper.h"
 #include "kernels/cuda/params.h"
 
@@ -60,17 +63,17 @@ HTH_KERNEL(hth_adam, hth_step_params, 1)
     float lr = p->hyper[HTH_HYPER_LR], beta1 = p->hyper[HTH_HYPER_BETA1];
     float beta2 = p->hyper[HTH_HYPER_BETA2], eps = p->hyper[HTH_HYPER_EPS];
     float decay = p->hyper[HTH_HYPER_DECAY], scale = step_scale(p);
-    float size = lr / p->hyper[HTH_HYPER_CORRECT1], correct2 = p->hyper[HTH_HYPER_CORRECT2];
+    float rate = lr / p->hyper[HTH_HYPER_CORRECT1];
+    float root = 1 / sqrtf(p->hyper[HTH_HYPER_CORRECT2]), keep = p->flag ? 1 - lr * decay : 1;
     for (uint32_t i = hth_index(t) * 4; i < p->n; i += hth_total(t) * 4) {
         uint32_t n = step_count(p, i);
         hth_f4 w = hth_get4(p->p, i, n, 0), g = hth_get4(p->g, i, n, 0);
         hth_f4 m = hth_get4(p->m, i, n, 0), v = hth_get4(p->v, i, n, 0);
         for (int k = 0; k < 4; k++) {
             float d = g.v[k] * scale + (p->flag ? 0 : decay * w.v[k]);
-            w.v[k] *= p->flag ? 1 - lr * decay : 1;
             m.v[k] = beta1 * m.v[k] + (1 - beta1) * d;
             v.v[k] = beta2 * v.v[k] + (1 - beta2) * d * d;
-            w.v[k] -= size * m.v[k] / (sqrtf(v.v[k] / correct2) + eps);
+            w.v[k] = w.v[k] * keep - rate * m.v[k] / (sqrtf(v.v[k]) * root + eps);
         }
         step_parameter(p, i, n, w);
         hth_set4(p->new_m, i, n, m, 0);

@@ -83,6 +83,8 @@ static hth_err clip_scale_body(ref_mem *mem, const hth_node *node, const hth_ten
     }
     double norm = sqrt(sum) * hyper_at(&in[0], HTH_HYPER_GRAD_SCALE);
     double scale = fmin(1, hth_node_float(node, "max_norm", 1) / (norm + 1e-6));
+    double given = hyper_at(&in[0], HTH_HYPER_CLIP);
+    scale = given > 0 ? given : scale;
     ref_round(&scale, &out[0]);
     return HTH_OK;
 }

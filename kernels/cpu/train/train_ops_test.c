@@ -187,10 +187,11 @@ static void optimizer_steps(void **state)
 static void clip_scale(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 6; i++) { // in the last two the factor is given
         fixture f;
         fixture_open(&f, 51 + i);
-        const float hyper[HTH_N_HYPER] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        float hyper[HTH_N_HYPER] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        hyper[HTH_HYPER_CLIP] = i < 4 ? 0 : 0.25F;
         int in[4] = {fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper),
                      fixture_value(&f, SHAPE(33, 17)), fixture_value(&f, SHAPE(5)),
                      fixture_value(&f, SHAPE(100, 1000))};

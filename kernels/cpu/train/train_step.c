@@ -59,7 +59,8 @@ HTH_VECTOR(step_relu,
     }
 }
 
-// The momentum buffer m may be absent.
+// The steps are the same to the bit with every instruction set (the Makefile has nothing contracted
+// here), and on GPUs (kernels/cuda/step.cu). The momentum buffer m may be absent.
 HTH_VECTOR(step_sgd,
            (const float *p, const float *g, const float *m, float *p1, float *m1, size_t n,
             const float *hyper, float scale, bool nesterov),
@@ -217,6 +218,10 @@ static hth_err clip_run(const hth_kernel *base, const hth_kernel_args *args)
     double *sum = args->workspace;
     double all = 0;
     step_job j = {.k = k, .in = args->in, .sum = sum};
+    if (hyper[HTH_HYPER_CLIP] > 0) {
+        *(float *)args->out[0] = hyper[HTH_HYPER_CLIP];
+        return HTH_OK;
+    }
     memset(sum, 0, k->base.workspace_bytes);
     hth_cpu_share(k->n_threads, k->n, clip_part, &j);
     for (int i = 0; i < k->n_threads; i++) {
