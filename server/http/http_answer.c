@@ -219,6 +219,7 @@ static void answer_send(const answer *a)
     const hth_http_call *call = &a->c->c;
     bool binary = a->n_pieces > 0;
     char length[24];
+    hth_infer_uncount_outputs(a->c); // the connection counts its answer
     if (!a->made) {
         answer_fail(a, call);
     } else if (a->c->stream) {

@@ -18,6 +18,8 @@
 
 // From here on, outputs that are sent as they are stay where the engine's process put them.
 #define INFER_KEEP_BYTES (64 << 10)
+// Outputs up to here are counted, but never refused: as a request's first bytes are (http_io.c).
+#define INFER_FREE_BYTES (64 << 10)
 
 void hth_infer_result_rele(hth_infer_result *result)
 {
@@ -46,6 +48,12 @@ static void infer_free_inputs(hth_infer_call *call)
     call->counted = 0;
 }
 
+void hth_infer_uncount_outputs(hth_infer_call *call)
+{
+    hth_account_give(call->placed);
+    call->placed = 0;
+}
+
 static void infer_drop(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
@@ -58,6 +66,7 @@ static void infer_drop(hth_http_call *call)
         evbuffer_free(c->taken);
     }
     infer_free_inputs(c);
+    hth_infer_uncount_outputs(c);
     hth_free(c->wanted);
     hth_free(c->known);
     for (int i = 0; i < c->n_held; i++) {
@@ -132,16 +141,32 @@ static bool infer_stays(const hth_infer_call *call, const hth_request_tensor *ou
     return out->offered != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
 }
 
+// infer_count_outputs counts what the server holds of the outputs until the connection counts them
+// as its answer.
+static hth_err infer_count_outputs(hth_infer_call *call, uint64_t bytes)
+{
+    if (bytes <= INFER_FREE_BYTES) {
+        hth_account_add(bytes);
+    } else {
+        HTH_TRY(hth_http_hold(bytes));
+    }
+    call->placed += bytes;
+    return HTH_OK;
+}
+
 static hth_err infer_place(hth_request *request, hth_request_tensor *out, int n)
 {
     hth_infer_call *c = (hth_infer_call *)request->ctx;
     HTH_TRY(infer_check(c, out, n));
-    size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
+    size_t names = 0, data = 0, kept = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
+        bool stays = infer_stays(c, &out[i]);
         names += strlen(out[i].name) + 1;
-        out[i].t.data = infer_stays(c, &out[i]) ? out[i].offered : infer_shared(c, &out[i]);
+        out[i].t.data = stays ? out[i].offered : infer_shared(c, &out[i]);
+        kept += stays ? out[i].t.bytes : 0;
         data += out[i].t.data != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
+    HTH_TRY(infer_count_outputs(c, kept + data));
     hth_infer_result *result =
         hth_engine_alloc(c->c.h->engine, hth_infer_aligned(head + names) + data);
     if (result == NULL) {

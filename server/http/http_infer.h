@@ -42,6 +42,7 @@ typedef struct hth_infer_call {
     hth_json_span *spans; // of generate
     bool flat, stream;    // it is answered as generate does; .. as an event
     uint64_t counted;     // memory that is held for its inputs (account.h)
+    uint64_t placed;      // .. and for its outputs, until its answer goes
     json_t *head;         // the request's JSON, never changed; names are borrowed from it
     const char *id;       // ""
     hth_request_tensor *in;
@@ -123,5 +124,7 @@ hth_err hth_infer_read(hth_infer_call *call);
 // hth_infer_count counts memory that the inputs take besides their text, until they are freed.
 // HTH_EBUSY.
 hth_err hth_infer_count(hth_infer_call *call, uint64_t bytes);
+// hth_infer_uncount_outputs gives back what the outputs count: their answer goes, or none does.
+void hth_infer_uncount_outputs(hth_infer_call *call);
 
 #endif

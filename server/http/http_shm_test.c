@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 
 static void shm_ask(int port, const char *path, const char *json)
 {
@@ -85,6 +86,65 @@ static void test_copied(void **state)
     close(fd);
 }
 
+// wait_counted has no more counted than `want` bytes: an answer counts until it has left.
+static void wait_counted(uint64_t want)
+{
+    for (int i = 0; i < 60000 && hth_account_bytes() > want; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    assert_true(hth_account_bytes() <= want);
+}
+
+// expect_counted asks with `q`, whose request is short and whose outputs are not, while there is
+// room for 1 MiB, and then while there is for all.
+static void expect_counted(int port, const char *q, int status)
+{
+    char most[40];
+    uint64_t before = hth_account_bytes();
+    snprintf(most, sizeof most, "%" PRIu64, before + (1 << 20));
+    assert_int_equal(hth_setting_set("http.buffered_bytes", most), HTH_OK);
+    reply r = post(port, "/v2/models/ident/infer", q, NULL, 0);
+    assert_int_equal(r.status, status);
+    if (status != 200) {
+        assert_non_null(strstr(r.body, "the server holds too much for its clients"));
+    }
+    reply_free(&r);
+    wait_counted(before);
+    assert_int_equal(hth_setting_set("http.buffered_bytes", "4GiB"), HTH_OK);
+    r = post(port, "/v2/models/ident/infer", q, NULL, 0);
+    expect_200(&r);
+    reply_free(&r);
+    wait_counted(before);
+}
+
+// Outputs are counted before there is memory for them, and not where they go to the client's.
+static void test_outputs(void **state)
+{
+    enum { BYTES = 4 << 20 };
+    char key[40], region[80], q[600];
+    snprintf(key, sizeof key, "/%soutputs", shared_prefix());
+    snprintf(region, sizeof region, "{\"key\":\"%s\",\"byte_size\":%d}", key, BYTES);
+    int fd = shm_open(key, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    shm_ask(port_of(state), "/v2/systemsharedmemory/region/outputs/register", region);
+    static const char *const wanted[][2] = {
+        {"\"binary_data\":true", "503"},
+        {"\"shared_memory_region\":\"outputs\",\"shared_memory_byte_size\":2097152,"
+         "\"shared_memory_offset\":2097152",
+         "200"}};
+    for (int i = 0; i < 2; i++) {
+        snprintf(q, sizeof q,
+                 "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[524288],\"datatype\":\"FP32\","
+                 "\"parameters\":{\"shared_memory_region\":\"outputs\","
+                 "\"shared_memory_byte_size\":2097152}}],"
+                 "\"outputs\":[{\"name\":\"OUTPUT0\",\"parameters\":{%s}}]}",
+                 wanted[i][0]);
+        expect_counted(port_of(state), q, atoi(wanted[i][1]));
+    }
+    shm_ask(port_of(state), "/v2/systemsharedmemory/region/outputs/unregister", "");
+    close(fd);
+}
+
 // An object that shrank, of which every other page is touched: more of them than a process may have
 // mappings.
 static void test_every_other_page(void **state)
@@ -116,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_copied),
+        cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_every_other_page),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
