@@ -178,6 +178,13 @@ void hth_allowance_leave(hth_allowance *allowance, bool trusted)
     pthread_mutex_unlock(&allowance->t->lock);
 }
 
+void hth_allowance_hold(hth_allowance *allowance)
+{
+    pthread_mutex_lock(&allowance->t->lock);
+    allowance->refs++;
+    pthread_mutex_unlock(&allowance->t->lock);
+}
+
 void hth_allowance_rele(hth_allowance *allowance)
 {
     hth_allowances *t = allowance->t;

@@ -41,6 +41,7 @@ hth_err hth_allowance_join(hth_allowances *allowances, const hth_allowance_key *
                            hth_allowance **out);
 // hth_allowance_leave: a connection has ended that was trusted or not; the allowance stays held.
 void hth_allowance_leave(hth_allowance *allowance, bool trusted);
+void hth_allowance_hold(hth_allowance *allowance);
 void hth_allowance_rele(hth_allowance *allowance);
 // hth_allowance_full tells whether connections like these are at their limit in all.
 bool hth_allowance_full(hth_allowances *allowances, bool local);

@@ -22,6 +22,7 @@
 
 #define CONN_MAX_REGIONS                                                                           \
     1024 // of one connection: bounds what a client can make the server list and map
+#define CONN_FREE (64u << 10) // bytes that are counted, but never refused
 
 struct hth_region {
     hth_conns *table;
@@ -42,7 +43,8 @@ struct hth_conn {
     hth_peer peer;
     char tenant[32];
     bool uid_known;
-    uint64_t uid; // if it is known
+    uint64_t uid;             // if it is known
+    hth_allowance *allowance; // held; may be NULL
     int n_regions;
     hth_region *regions;
     struct hth_rpc_slot *slots; // the dispatcher's
@@ -120,6 +122,10 @@ hth_err hth_conn_open(hth_conns *conns, const hth_conn_who *who, hth_conn **out)
     c->table = conns;
     c->refs = 1;
     conn_know(c, who);
+    c->allowance = who->allowance;
+    if (c->allowance != NULL) {
+        hth_allowance_hold(c->allowance);
+    }
     return HTH_OK;
 }
 
@@ -189,6 +195,9 @@ void hth_conn_rele(hth_conn *conn)
         conn->regions = r->next;
         hth_region_rele(r);
     }
+    if (conn->allowance != NULL) {
+        hth_allowance_rele(conn->allowance);
+    }
     hth_free(conn);
 }
 
@@ -221,6 +230,24 @@ bool hth_conn_names_files(const hth_conn *conn)
 hth_peer hth_conn_peer(const hth_conn *conn)
 {
     return conn->peer;
+}
+
+hth_err hth_conn_charge(const hth_conn *conn, uint64_t bytes)
+{
+    if (conn->allowance != NULL && bytes > CONN_FREE) {
+        return hth_allowance_take(conn->allowance, bytes);
+    }
+    if (conn->allowance != NULL) {
+        hth_allowance_add(conn->allowance, bytes);
+    }
+    return HTH_OK;
+}
+
+void hth_conn_uncharge(const hth_conn *conn, uint64_t bytes)
+{
+    if (conn->allowance != NULL) {
+        hth_allowance_give(conn->allowance, bytes);
+    }
 }
 
 hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd)

@@ -12,6 +12,7 @@
 #ifndef HTH_SERVER_RPC_CONN_H
 #define HTH_SERVER_RPC_CONN_H
 
+#include "server/net/allowance.h"
 #include "server/net/auth.h"
 #include "engine/engine.h"
 
@@ -38,6 +39,7 @@ typedef struct hth_conn_who {
     bool loopback; // over HTTP: it is a program of this machine
     bool known;    // of a local one: its credentials are
     uint64_t uid, gid;
+    hth_allowance *allowance; // the connection holds it; NULL: what it keeps is not counted
 } hth_conn_who;
 
 // hth_conn_open makes a connection; the caller releases it after hth_conn_close, which says that
@@ -61,6 +63,10 @@ bool hth_conn_embedded(const hth_conn *conn);
 // user, root, or the process that embeds the server. Nobody else may name paths.
 bool hth_conn_names_files(const hth_conn *conn);
 hth_peer hth_conn_peer(const hth_conn *conn);
+// hth_conn_charge counts what is about to be kept for the connection besides what its socket
+// carries, until hth_conn_uncharge; little is never refused. HTH_EBUSY: as hth_allowance_take.
+hth_err hth_conn_charge(const hth_conn *conn, uint64_t bytes);
+void hth_conn_uncharge(const hth_conn *conn, uint64_t bytes);
 // hth_conn_uid stores the user at the other end of a Unix socket; false: it is another connection,
 // or the kernel did not say.
 bool hth_conn_uid(const hth_conn *conn, uint64_t *uid);

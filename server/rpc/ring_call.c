@@ -24,8 +24,9 @@ struct hth_ring_call {
     hth_ipc_record *request; // memory of the engine's
     uint8_t *reply;          // a channel's message, or
     size_t reply_bytes;
-    nng_msg *large; // the socket's
-    bool given_up;  // nobody waits for the reply; under the ring's lock
+    nng_msg *large;   // the socket's
+    uint64_t charged; // bytes of request and outputs that the connection is charged for
+    bool given_up;    // nobody waits for the reply; under the ring's lock
     hth_ring_call *next;
 };
 
@@ -73,6 +74,14 @@ static hth_err call_large(hth_ring_call *call, size_t bytes, uint8_t **record)
     return hth_wire_message(&r.base, NULL, 0, bytes, &call->c->t->limits, &call->large, record);
 }
 
+// call_charge charges the connection for memory before there is any, until the call is freed.
+static hth_err call_charge(hth_ring_call *call, uint64_t bytes)
+{
+    HTH_TRY(hth_conn_charge(call->c->conn, bytes));
+    call->charged += bytes;
+    return HTH_OK;
+}
+
 // call_outputs makes the reply's record and sets where the outputs' bytes go.
 static hth_err call_outputs(hth_ring_call *call, int version, hth_request_tensor *out, int n)
 {
@@ -88,6 +97,7 @@ static hth_err call_outputs(hth_ring_call *call, int version, hth_request_tensor
     size_t head = hth_ipc_record_room(texts, (size_t)n, names);
     bool fits =
         sizeof(hth_channel_head) + head + data <= hth_ring_max(call->c->layout.channel_bytes);
+    HTH_TRY(call_charge(call, head + data));
     HTH_TRY(fits ? call_channel(call, head + data, &at) : call_large(call, head + data, &at));
     hth_ipc_record *r = (hth_ipc_record *)(void *)at;
     hth_ipc_record_begin(r, texts, (size_t)n);
@@ -120,6 +130,7 @@ static void call_free(hth_ring_call *call)
     if (call->large != NULL) {
         nng_msg_free(call->large);
     }
+    hth_conn_uncharge(c->conn, call->charged);
     hth_free(call);
     hth_ring_client_rele(c);
 }
@@ -159,7 +170,8 @@ static bool call_in_channel(hth_ring_call *call)
     return err != HTH_EBUSY;
 }
 
-// call_enlarge makes the channel's message one of the socket's. False: no memory, or too many wait.
+// call_enlarge makes the channel's message one of the socket's, in its place: the connection stays
+// charged for one. False: no memory, or too many wait.
 static bool call_enlarge(hth_ring_call *call)
 {
     size_t bytes = call->reply_bytes - sizeof call->head;
@@ -169,6 +181,8 @@ static bool call_enlarge(hth_ring_call *call)
         return false;
     }
     memcpy(record, call->reply + sizeof call->head, bytes);
+    hth_free(call->reply);
+    call->reply = NULL;
     return true;
 }
 
@@ -280,7 +294,8 @@ static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const
     if (err == HTH_OK) {
         err = call_check(call, bytes);
     }
-    hth_err bad = err == HTH_ENOTSUP || err == HTH_ENOMEM ? HTH_OK : err;
+    bool well = err == HTH_ENOTSUP || err == HTH_ENOMEM || err == HTH_EBUSY;
+    hth_err bad = well ? HTH_OK : err;
     call->head.call = bad == HTH_OK ? call->head.call : 0;
     atomic_fetch_add(&t->n_working, 1);
     hth_err listed = call_list(call);
@@ -293,6 +308,14 @@ static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const
         call_send(call, false, refused);
     }
     return bad;
+}
+
+// call_request makes room for a request's record, which the connection is charged for.
+static hth_err call_request(hth_ring_call *call, size_t bytes)
+{
+    HTH_TRY(call_charge(call, bytes));
+    call->request = hth_engine_alloc(call->c->t->engine, bytes);
+    return call->request != NULL ? HTH_OK : hth_no_memory("a request");
 }
 
 // call_take takes the message of `bytes` out of the ring, each byte once: the head and the token to
@@ -316,8 +339,7 @@ static hth_err call_take(hth_ring_client *client, size_t bytes)
     if (err == HTH_OK) {
         hth_ring_read(client->requests, sizeof k->head, token, k->head.token_bytes);
         token[k->head.token_bytes] = 0;
-        k->request = hth_engine_alloc(client->t->engine, rest);
-        err = k->request != NULL ? HTH_OK : hth_no_memory("a request");
+        err = call_request(k, rest);
     }
     if (err == HTH_OK) {
         hth_ring_read(client->requests, at, k->request, rest);

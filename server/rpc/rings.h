@@ -11,6 +11,9 @@
 // wakes the client where it sleeps. Nobody waits for a client: an answer for which its channel has
 // no room is kept, as one that is larger than the channel, unless its call was given up.
 //
+// What is copied out of the ring, and answers until they are in their channel or fetched, are
+// charged to the connection's peer (hth_conn_charge): a call that would be too much gets HTH_EBUSY.
+//
 // Messages are copied out of the ring before they are looked at. One that is malformed gets an
 // error in its channel and ends the ring, not the connection.
 //

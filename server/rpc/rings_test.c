@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Local clients over rings in shared memory, with a fake engine: the public client as it is, killed
 // ones, ones that do not keep to the rules, and servers that have no rings.
-#include "tests/rig/server_rig.h"
+#include "tests/rig/raw_ring.h"
 
 #include "base/clock.h"
 #include "base/ipc/memfd.h"
 #include "base/settings.h"
 #include "client/hearth.h"
 #include "client/wire.h"
+#include "server/net/account.h"
 #include "tests/rig/fake_engine.h"
-#include "tests/rig/pass_fd.h"
+#include "tests/rig/server_rig.h"
 
 #include <nng/protocol/reqrep0/req.h>
 
@@ -330,63 +331,6 @@ static void test_killed(void **state)
 
 // ---- clients that do not keep to the rules
 
-typedef struct raw {
-    nng_socket socket;
-    const char *url;
-    hth_ring_layout layout;
-    uint8_t *memory;
-    size_t bytes;
-    hth_ring *requests, *replies;
-} raw;
-
-// raw_ask sends a request over the socket; the error's code comes back, HTH_OK when it is none.
-static hth_err raw_ask(nng_socket s, Hearth__Request *request)
-{
-    nng_msg *m;
-    uint8_t *data;
-    const uint8_t *section;
-    uint64_t section_bytes;
-    Hearth__Reply *r;
-    request->call = 7;
-    assert_ok(hth_wire_message(&request->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
-    assert_int_equal(nng_sendmsg(s, m, 0), 0);
-    assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,
-                                  &section, &section_bytes));
-    hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
-    hth_wire_free_reply(r);
-    nng_msg_free(m);
-    return err;
-}
-
-static hth_err raw_fetch(const raw *r, uint64_t call)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Fetch body = HEARTH__FETCH__INIT;
-    body.call = call;
-    q.body_case = HEARTH__REQUEST__BODY_FETCH;
-    q.fetch = &body;
-    return raw_ask(r->socket, &q);
-}
-
-static hth_err raw_attach(const raw *r, int fd, uint64_t bytes)
-{
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Attach body = HEARTH__ATTACH__INIT;
-    pass_fd pass;
-    pass_begin(&pass, r->url);
-    body.handle = pass_one(&pass, fd);
-    body.bytes = bytes;
-    body.request_bytes = r->layout.request_bytes;
-    body.channel_bytes = r->layout.channel_bytes;
-    body.channels = r->layout.channels;
-    q.body_case = HEARTH__REQUEST__BODY_ATTACH;
-    q.attach = &body;
-    hth_err err = raw_ask(r->socket, &q);
-    pass_end(&pass);
-    return err;
-}
-
 static void raw_connect(raw *r, const char *url)
 {
     *r = (raw){.url = url, .layout = {8192, 4096, 2}};
@@ -408,49 +352,6 @@ static void raw_open(raw *r, const char *url)
     assert_ok(hth_ring_open(r->memory, 8192, HTH_RING_PRODUCER, 0, &r->requests));
     assert_ok(hth_ring_open(r->memory + hth_ring_layout_channel(&r->layout, 1), 4096,
                             HTH_RING_CONSUMER, 0, &r->replies));
-}
-
-static void raw_close(raw *r)
-{
-    hth_ring_close(r->requests);
-    hth_ring_close(r->replies);
-    hth_memfd_drop(-1, r->memory, r->bytes);
-    nng_close(r->socket);
-}
-
-// raw_record is where a message without a token has its record.
-static hth_ipc_record *raw_record(uint8_t *message)
-{
-    return (hth_ipc_record *)(void *)(message + sizeof(hth_channel_head));
-}
-
-// raw_message makes an inference of model `model` with 16 floats, in `channel`.
-static size_t raw_message(uint32_t channel, const char *model, uint64_t call, uint8_t *out)
-{
-    const hth_channel_head head = {.call = call, .channel = channel};
-    const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = model};
-    hth_ipc_record *r = raw_record(out);
-    memset(out, 0, 1024);
-    memcpy(out, &head, sizeof head);
-    hth_ipc_record_begin(r, text, 1);
-    hth_ipc_record_add(r, "x", HEARTH_F32, 1, (const int64_t[]){16}, 64);
-    assert_ok(hth_ipc_record_end(r));
-    return sizeof head + r->bytes;
-}
-
-// raw_reply takes the next reply in the channel: its error's code, or HTH_OK.
-static hth_err raw_reply(raw *r, uint64_t *call)
-{
-    _Alignas(64) uint8_t copy[4096];
-    size_t bytes;
-    assert_ok(hth_ring_wait(r->replies, 20000000000u));
-    assert_ok(hth_ring_next(r->replies, &bytes));
-    hth_ring_take(r->replies, copy);
-    *call = ((hth_channel_head *)(void *)copy)->call;
-    const hth_ipc_record *reply = raw_record(copy);
-    assert_ok(
-        hth_wire_check_record(reply, bytes - sizeof(hth_channel_head), &hth_wire_default_limits));
-    return (hth_err)reply->err;
 }
 
 static void test_bad_attach(void **state)
@@ -662,6 +563,72 @@ static void test_never_reads(void **state)
     hearth_close(other);
 }
 
+// wait_counted waits until no more than `most` bytes count.
+static void wait_counted(uint64_t most)
+{
+    for (int i = 0; i < 120000 && hth_account_bytes() > most; i++) {
+        fake_nap();
+    }
+    assert_true(hth_account_bytes() <= most);
+}
+
+// Answers that nobody fetches are charged to their client: where they are too many the next call is
+// refused in its channel, and neither the ring nor the connection ends.
+static void test_unfetched(void **state)
+{
+    enum { N = 100000, BYTES = N * sizeof(float) }; // of an answer: two are less than 1 MiB
+    static const hth_err want[] = {HTH_OK, HTH_OK, HTH_EBUSY, HTH_OK};
+    server_rig *r = *state;
+    raw a;
+    uint64_t call;
+    _Alignas(64) uint8_t message[4096];
+    hth_ipc_record *q = raw_record(message);
+    serve(r);
+    assert_ok(hth_setting_set("limits.bytes_per_peer", "1MiB"));
+    raw_open(&a, r->ipc);
+    uint32_t region = raw_share(&a, BYTES);
+    for (uint64_t i = 0; i < 4; i++) {
+        if (want[i] == HTH_OK && i > 1) { // there is room again
+            assert_ok(raw_fetch(&a, 1));
+            wait_counted(BYTES + BYTES / 2);
+        }
+        size_t bytes = raw_message(1, "m", i + 1, message);
+        q->tensor[0].region = region;
+        q->tensor[0].at = 0;
+        q->tensor[0].dim[0] = N;
+        q->tensor[0].bytes = BYTES;
+        assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+        assert_int_equal(raw_reply(&a, &call), want[i]);
+        assert_int_equal(call, i + 1);
+    }
+    raw_close(&a);
+    wait_mapped(0);
+    wait_counted(0);
+}
+
+// A request that comes while too much is held is refused, and its client's ring goes on.
+static void test_full(void **state)
+{
+    enum { N = 40000 }; // 160 KB, in the ring
+    server_rig *r = *state;
+    float *x = hth_calloc(N, sizeof *x);
+    hearth_tensor in = vector(x, N), *out;
+    int n;
+    serve(r);
+    hearth *h = connect_to(r, NULL);
+    assert_true(echo(h, N, 1) && echo(h, N, 2));
+    hth_account_add((uint64_t)64 << 30); // of others
+    assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_EBUSY);
+    assert_non_null(strstr(hearth_error(), "http.buffered_bytes"));
+    hth_account_give((uint64_t)64 << 30);
+    assert_int_equal(mapped(), 2);
+    assert_true(echo(h, N, 3));
+    hearth_close(h);
+    hth_free(x);
+    wait_mapped(0);
+    wait_counted(0);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "victim") == 0) {
@@ -672,6 +639,7 @@ int main(int argc, char **argv)
         T(test_sizes),     T(test_errors),         T(test_switched_off),   T(test_threads),
         T(test_timeout),   T(test_restart),        T(test_killed),         T(test_bad_attach),
         T(test_malformed), T(test_other_requests), T(test_earlier_attach), T(test_never_reads),
+        T(test_unfetched), T(test_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

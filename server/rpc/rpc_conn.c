@@ -353,7 +353,9 @@ static hth_err conn_open(hth_rpc_conn *conn, const hth_rpc_listener *listener,
 {
     hth_rpc *r = conn->r;
     HTH_TRY(conn_join(conn, listener, a));
-    HTH_TRY(hth_conn_open(r->config.conns, who, &conn->conn));
+    hth_conn_who joined = *who;
+    joined.allowance = conn->allowance;
+    HTH_TRY(hth_conn_open(r->config.conns, &joined, &conn->conn));
     conn->proven = conn->trusted || !r->tokens;
     if (listener->tls) {
         HTH_TRY(hth_rpc_io_secure(conn));
