@@ -12,6 +12,7 @@
 #include "base/settings.h"
 #include "runtime/tenants/tenant_rules.h"
 #include "server/http/http_call.h"
+#include "server/net/accept_guard.h"
 #include "server/net/mapped.h"
 #include "server/net/peer_uid.h"
 
@@ -95,12 +96,18 @@ static hth_shm_region *shm_find(const hth_shm *shm, const char *tenant, const ch
     return r;
 }
 
+static void region_uncount(const hth_shm_region *region)
+{
+    hth_mapped_give(region->id.tenant, region->bytes);
+    hth_accept_give(HTH_ACCEPT_HTTP);
+}
+
 static void region_unmap(const hth_shm_region *region)
 {
     hth_engine_unshare(region->shm->engine, region->data);
     munmap(region->data, region->bytes);
     hth_shm_unguard(region->guard);
-    hth_mapped_give(region->id.tenant, region->bytes);
+    region_uncount(region);
 }
 
 void hth_shm_rele(hth_shm_region *region)
@@ -116,7 +123,8 @@ void hth_shm_rele(hth_shm_region *region)
     }
 }
 
-// region_quota looks at what the tenant has already, and counts the region's bytes.
+// region_quota looks at what the tenant has already, and counts the region: its bytes, and the
+// descriptor that the engine keeps of it.
 static hth_err region_quota(const hth_shm *shm, const hth_shm_region *new)
 {
     uint64_t n = 0;
@@ -129,7 +137,13 @@ static hth_err region_quota(const hth_shm *shm, const hth_shm_region *new)
                         "shm.regions (%" PRIi64 ") are allowed",
                         n, hth_setting_int(HTH_SET_SHM_REGIONS));
     }
-    return hth_mapped_take(new->id.tenant, new->bytes);
+    HTH_TRY(hth_mapped_take(new->id.tenant, new->bytes));
+    if (!hth_accept_take(HTH_ACCEPT_HTTP)) {
+        hth_mapped_give(new->id.tenant, new->bytes);
+        return hth_fail(HTH_EBUSY, "the server has too many connections and shared memory regions "
+                                   "(the limit of open files): try again");
+    }
+    return HTH_OK;
 }
 
 static hth_err region_map(hth_shm_region *region, int fd)
@@ -145,14 +159,14 @@ static hth_err region_map(hth_shm_region *region, int fd)
     region->data =
         mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)region->offset);
     if (region->data == MAP_FAILED) { // an offset that is no multiple of a page
-        hth_mapped_give(region->id.tenant, region->bytes);
+        region_uncount(region);
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
                         region->id.name);
     }
     region->guard = hth_shm_guard(region->data, region->bytes);
     if (region->guard < 0) {
         munmap(region->data, region->bytes);
-        hth_mapped_give(region->id.tenant, region->bytes);
+        region_uncount(region);
         return hth_fail(HTH_EBUSY, "too many shared memory regions");
     }
     return HTH_OK;

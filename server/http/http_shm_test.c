@@ -4,6 +4,7 @@
 
 #include "base/ipc/shm_guard.h"
 #include "base/settings.h"
+#include "server/net/accept_guard.h"
 #include "server/net/account.h"
 
 #include <fcntl.h>
@@ -53,6 +54,38 @@ static void test_shared(void **state)
     shm_ask(port_of(state), "/v2/systemsharedmemory/region/large/unregister", "");
     munmap(x, 8 * N);
     close(fd);
+}
+
+// shm_say is shm_ask on a connection that stays; returns how many descriptors count after it.
+static int shm_say(int fd, const char *path, const char *json)
+{
+    char q[300];
+    int n = snprintf(q, sizeof q, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s",
+                     path, strlen(json), json);
+    push(fd, q, (size_t)n);
+    reply r = pull(fd, true);
+    expect_200(&r);
+    reply_free(&r);
+    return hth_accept_count();
+}
+
+// A region counts as the descriptor that the engine keeps of it.
+static void test_descriptors(void **state)
+{
+    char key[40], region[80];
+    snprintf(key, sizeof key, "/%scounts", shared_prefix());
+    snprintf(region, sizeof region, "{\"key\":\"%s\",\"byte_size\":4096}", key);
+    int object = shm_open(key, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(ftruncate(object, 4096), 0);
+    for (int i = 0; i < 60000 && hth_accept_count() > 0; i++) { // other tests' connections
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    int fd = dial(port_of(state));
+    assert_int_equal(shm_say(fd, "/v2/systemsharedmemory/region/counts/unregister", ""), 1);
+    assert_int_equal(shm_say(fd, "/v2/systemsharedmemory/region/counts/register", region), 2);
+    assert_int_equal(shm_say(fd, "/v2/systemsharedmemory/region/counts/unregister", ""), 1);
+    close(fd);
+    close(object);
 }
 
 // What has to be copied out of shared memory is counted before it is, whatever the model's name.
@@ -174,9 +207,8 @@ static void test_every_other_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_copied),
-        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_shared),           cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_copied),           cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_every_other_page),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

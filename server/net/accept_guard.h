@@ -6,8 +6,9 @@
 // A process without a free descriptor can neither restart its engine nor open a model, and a
 // listener that cannot accept is ready again at once: its loop would spin and log for ever.
 // Therefore every accepted connection is counted (hth_accept_take) against RLIMIT_NOFILE, less what
-// the process has open itself and a reserve. Each kind of peers has an eighth of that for itself,
-// so that none can keep the others out; the last descriptors of the reserve are for local
+// the process has open itself and a reserve; so is what clients pass while it is open, and shared
+// memory, of which the engine keeps a descriptor. Each kind of peers has an eighth of that for
+// itself, so that none can keep the others out; the last descriptors of the reserve are for local
 // administrators. Should descriptors run out all the same, the guard of a listener closes one that
 // it keeps for that, refuses those who wait by closing their connections, rests for a moment, and
 // logs at most one line in ten seconds.
@@ -37,9 +38,10 @@ typedef enum hth_accept_kind {
 
 // hth_accept_limit is how many connections of a kind there may be, if there are no others.
 int hth_accept_limit(hth_accept_kind kind);
-// hth_accept_take counts a connection; false: there are too many, it is not counted. Any thread.
+// hth_accept_take counts a connection, or another descriptor of a client's; false: there are too
+// many, it is not counted. Any thread.
 bool hth_accept_take(hth_accept_kind kind);
-void hth_accept_give(hth_accept_kind kind); // the connection that was counted is closed
+void hth_accept_give(hth_accept_kind kind); // what was counted is closed
 int hth_accept_count(void);                 // of all kinds
 
 typedef struct hth_accept_guard hth_accept_guard;

@@ -10,24 +10,42 @@
 #include <pthread.h>
 #include <stdio.h>
 
-// What all tenants may map together, as a multiple of shm.bytes: address space is everybody's.
+// What all tenants may map together, as a multiple of what one may: address space is everybody's,
+// and of mappings a process may have 65,530, unless vm.max_map_count says otherwise.
 #define MAPPED_TENANTS 16
 
 typedef struct mapped_row {
     char who[HTH_TENANT];
     uint64_t bytes;
+    int regions;
     UT_hash_handle hh;
 } mapped_row;
 
 static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
 static mapped_row *mapped_rows; // of tenants that have something mapped
 static uint64_t mapped_all;
+static int mapped_regions; // of all
 
 static mapped_row *mapped_find(const char *who)
 {
     mapped_row *r;
     HASH_FIND_STR(mapped_rows, who, r);
     return r;
+}
+
+static hth_err mapped_may_regions(const mapped_row *row)
+{
+    if (row != NULL && row->regions >= HTH_MAPPED_REGIONS) {
+        return hth_fail(HTH_EBUSY,
+                        "%d buffers of shared memory are mapped: no tenant may have more",
+                        row->regions);
+    }
+    return mapped_regions < MAPPED_TENANTS * HTH_MAPPED_REGIONS
+               ? HTH_OK
+               : hth_fail(HTH_EBUSY,
+                          "all clients together have %d buffers of shared memory mapped: no more "
+                          "are allowed",
+                          mapped_regions);
 }
 
 static hth_err mapped_may(const mapped_row *row, uint64_t bytes)
@@ -62,7 +80,9 @@ static hth_err mapped_add(mapped_row *row, const char *who, uint64_t bytes)
         }
     }
     row->bytes += bytes;
+    row->regions++;
     mapped_all += bytes;
+    mapped_regions++;
     return HTH_OK;
 }
 
@@ -71,6 +91,9 @@ hth_err hth_mapped_take(const char *who, uint64_t bytes)
     pthread_mutex_lock(&mapped_lock);
     mapped_row *r = mapped_find(who);
     hth_err err = mapped_may(r, bytes);
+    if (err == HTH_OK) {
+        err = mapped_may_regions(r);
+    }
     if (err == HTH_OK) {
         err = mapped_add(r, who, bytes);
     }
@@ -84,8 +107,10 @@ void hth_mapped_give(const char *who, uint64_t bytes)
     mapped_row *r = mapped_find(who);
     if (r != NULL) {
         r->bytes -= bytes;
+        r->regions--;
         mapped_all -= bytes;
-        if (r->bytes == 0) {
+        mapped_regions--;
+        if (r->regions == 0) {
             HASH_DEL(mapped_rows, r);
             hth_free(r);
         }

@@ -7,9 +7,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/ipc/memfd.h"
+#include "server/net/accept_guard.h"
 #include "server/net/closer.h"
-#include "server/rpc/descriptors.h"
 #include "server/net/mapped.h"
+#include "server/rpc/descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -162,6 +163,7 @@ static void region_unmap(const hth_conns *conns, void *base, size_t bytes)
         hth_engine_unshare(conns->engine, base);
     }
     munmap(base, bytes);
+    hth_accept_give(HTH_ACCEPT_LOCAL);
 }
 
 void hth_region_rele(hth_region *region)
@@ -258,9 +260,14 @@ hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd)
                : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
 }
 
+static void conn_close_fd(const hth_conn *conn, int fd, bool counted)
+{
+    hth_closer_close(conn->uid_known ? conn->uid : geteuid(), fd, counted);
+}
+
 void hth_conn_close_taken(const hth_conn *conn, int fd)
 {
-    hth_closer_close(conn->uid_known ? conn->uid : geteuid(), fd, false);
+    conn_close_fd(conn, fd, true);
 }
 
 // conn_add_region stores the number under the lock: afterwards the region may already be gone
@@ -283,6 +290,8 @@ static hth_err conn_add_region(hth_conn *conn, hth_region *region, uint32_t *id)
     return err;
 }
 
+// conn_map maps what was passed. A region takes its descriptor's place in the count over, for the
+// one that the engine keeps.
 static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, bool write,
                         void **out)
 {
@@ -301,7 +310,7 @@ static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, b
     if (err == HTH_OK && !write && conn->table->engine != NULL) { // a ring's messages are copied
         hth_engine_share(conn->table->engine, fd, 0, *out, bytes);
     }
-    hth_conn_close_taken(conn, fd);
+    conn_close_fd(conn, fd, write || err != HTH_OK);
     return err;
 }
 

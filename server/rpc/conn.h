@@ -72,13 +72,15 @@ void hth_conn_uncharge(const hth_conn *conn, uint64_t bytes);
 bool hth_conn_uid(const hth_conn *conn, uint64_t *uid);
 
 // hth_conn_take hands over the descriptor that the client passed under `handle`; the caller closes
-// it, and looks what it is before using it. HTH_ENOENT: there is none (any more), or it is another
+// it by hth_conn_close_taken, until when it counts (accept_guard.h), and looks what it is before
+// using it. HTH_ENOENT: there is none (any more), or it is another
 // user's; HTH_EDENIED: not over a Unix socket.
 hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd);
 void hth_conn_close_taken(const hth_conn *conn, int fd); // closes such a one, and never blocks
 // hth_conn_map maps the passed descriptor `handle`, a sealed memfd of `bytes`, and stores the
-// region's number. HTH_ENOENT, HTH_EDENIED: see hth_conn_take, or not a sealed memfd; HTH_EINVAL:
-// another size; HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).
+// region's number. A region counts as a descriptor, which the engine keeps of it. HTH_ENOENT,
+// HTH_EDENIED: see hth_conn_take, or not a sealed memfd; HTH_EINVAL: another size; HTH_ETOOBIG: too
+// many regions of the connection; HTH_EBUSY: of the tenant, or too many bytes (mapped.h).
 hth_err hth_conn_map(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region);
 // hth_conn_map_ring does the same for reading and writing, and stores where it is; the caller
 // unmaps it.

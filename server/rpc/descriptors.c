@@ -127,7 +127,6 @@ hth_err hth_descriptors_take(hth_descriptors *descriptors, const hth_conn *peer,
         if (descriptors->w[i].handle == handle && descriptors->w[i].uid == uid) {
             *fd = descriptors->w[i].fd;
             descriptors->w[i] = descriptors->w[--descriptors->n];
-            hth_accept_give(HTH_ACCEPT_LOCAL);
             found = true;
         }
     }

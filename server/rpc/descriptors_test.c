@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -140,11 +141,54 @@ static void test_limit(void **state)
     assert_ok(map(f->socket, last, 4096));
     assert_true(pass_one(&f->pass, f->memfd) != 0); // there is room again
     pass_end(&f->pass);
-    wait_descriptors(connected - 1 - 2); // theirs, and both ends of the connection
-    assert_int_equal(hth_accept_count(), before);
+    wait_descriptors(connected - 1 - 2);              // theirs, and both ends of the connection
+    assert_int_equal(hth_accept_count(), before + 1); // what is mapped
     pass_begin(&f->pass, f->rig.ipc);
     assert_int_equal(map(f->socket, last, 4096), HTH_ENOENT);
     assert_true(pass_one(&f->pass, f->memfd) != 0);
+}
+
+// wait_accepted waits until no more than `want` connections and descriptors count.
+static void wait_accepted(int want)
+{
+    for (int i = 0; i < 60000 && hth_accept_count() > want; i++) {
+        fake_nap();
+    }
+    assert_int_equal(hth_accept_count(), want);
+}
+
+// What is mapped has its place among the descriptors of local clients until it is unmapped; what
+// was refused has it no more.
+static void test_mapped(void **state)
+{
+    fixture *f = *state;
+    struct rlimit files, few;
+    int before = hth_accept_count(), n = 0;
+    uint64_t bad = pass_one(&f->pass, f->memfd), handle = pass_one(&f->pass, f->memfd);
+    assert_true(bad != 0 && handle != 0);
+    assert_int_equal(hth_accept_count(), before + 3); // with the connection that passes them
+    assert_int_equal(map(f->socket, bad, 8192), HTH_EINVAL);
+    wait_accepted(before + 2);
+    assert_ok(map(f->socket, handle, 4096));
+    assert_int_equal(hth_accept_count(), before + 2);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    few = (struct rlimit){256, files.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    while (hth_accept_take(HTH_ACCEPT_LOCAL)) {
+        n++;
+    }
+    hth_accept_give(HTH_ACCEPT_LOCAL);
+    handle = pass_one(&f->pass, f->memfd); // the last one
+    assert_true(handle != 0);
+    assert_ok(map(f->socket, handle, 4096));
+    assert_int_equal(pass_one(&f->pass, f->memfd), 0);
+    for (; n > 1; n--) {
+        hth_accept_give(HTH_ACCEPT_LOCAL);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    nng_close(f->socket);
+    wait_accepted(before); // the connection that passes them, instead of this one
+    assert_int_equal(nng_req0_open(&f->socket), 0);
 }
 
 static int dial(const fixture *f, const void *hello, size_t n)
@@ -265,7 +309,8 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_once), T(test_other_files), T(test_limit), T(test_rules), T(test_other_user),
+        T(test_once),   T(test_other_files), T(test_limit),
+        T(test_mapped), T(test_rules),       T(test_other_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -319,7 +319,7 @@ void hth_rpc_slot_close_files(hth_rpc_slot *slot)
         if (slot->conn != NULL) {
             hth_conn_close_taken(slot->conn, slot->r.files[i]);
         } else {
-            hth_closer_close(slot->uid, slot->r.files[i], false);
+            hth_closer_close(slot->uid, slot->r.files[i], true);
         }
     }
     for (int i = 0; i < slot->n_given; i++) {
