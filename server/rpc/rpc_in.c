@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes: greetings, lengths, messages. Small messages are read many at a time into the loop's
 // scratch and copied out of it; the larger part of a large one is read where it stays. Memory for a
-// message grows fourfold, by what has come; beyond IN_FREE bytes it is charged before it is read.
+// message grows fourfold, by what has come; beyond IN_FREE bytes it is charged before it is read,
+// and what is refused then is answered and skipped: its connection goes on.
 #include "server/rpc/rpc_impl.h"
 
 #include "base/alloc.h"
@@ -70,6 +71,14 @@ static void in_refuse(hth_rpc_conn *conn, hth_err err, const char *sentence)
     hth_rpc_request_refuse(conn, err, sentence);
     in_skip(conn);
     in_counted(conn);
+}
+
+// in_first is how many of n bytes of a message may come at once: at first no more than is always
+// let in, because who is to be answered, should the rest be refused, must have come.
+static size_t in_first(const hth_rpc_conn *conn, uint64_t n)
+{
+    uint64_t most = conn->have < HTH_RPC_ROUTE ? IN_FREE - conn->have : n;
+    return (size_t)(n < most ? n : most);
 }
 
 // in_reserve has memory for n bytes more; false: the message was refused.
@@ -208,7 +217,7 @@ static void in_whole(hth_rpc_conn *conn)
 // in_body takes bytes of a message; returns how many.
 static size_t in_body(hth_rpc_conn *conn, const uint8_t *p, size_t n)
 {
-    size_t more = conn->may - conn->have < n ? (size_t)(conn->may - conn->have) : n;
+    size_t more = in_first(conn, conn->may - conn->have < n ? conn->may - conn->have : n);
     if (!in_reserve(conn, more)) {
         return 0;
     }
@@ -347,8 +356,12 @@ static ssize_t in_read_here(hth_rpc_conn *conn, size_t n)
     return got;
 }
 
-static size_t in_most(const hth_rpc_conn *conn)
+// in_most is how many bytes to read at once.
+static size_t in_most(const hth_rpc_conn *conn, uint64_t missing)
 {
+    if (missing >= IN_DIRECT) {
+        return in_first(conn, missing < IN_CHARGE ? missing : IN_CHARGE);
+    }
     if (conn->state == HTH_RPC_GREETING) { // what comes after it may bring descriptors
         return HTH_RPC_HELLO - conn->n_head;
     }
@@ -365,8 +378,7 @@ void hth_rpc_in(hth_rpc_conn *conn)
             break;
         }
         uint64_t missing = conn->state == HTH_RPC_BODY ? conn->may - conn->have : 0;
-        size_t most = missing >= IN_DIRECT ? IN_CHARGE : in_most(conn);
-        most = missing >= IN_DIRECT && missing < most ? (size_t)missing : most;
+        size_t most = in_most(conn, missing);
         if (missing >= IN_DIRECT && !in_reserve(conn, most)) {
             continue; // it was refused
         }

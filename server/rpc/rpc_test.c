@@ -476,6 +476,30 @@ static void test_copies(void **state)
     hth_memfd_drop(memfd, memory, MEBIBYTE);
 }
 
+// A message for which there is no room is refused, not its connection, also where its length came
+// alone, or with a part of the first word: what is let in of every message says whom to answer.
+static void test_busy(void **state)
+{
+    fixture *f = *state;
+    start(f, false, "tcp");
+    for (int i = 0; i < 4; i++) {
+        uint8_t *m;
+        bool local = i % 2 == 1;
+        peer p = greeted(f, local, 1);
+        size_t n = message(p, "", NULL, "x", 100000, &m), head = local ? 9 : 8;
+        head += i < 2 ? 0 : 2;
+        hth_account_add((uint64_t)64 << 30); // of others
+        say(p, m, head);
+        settled(f, local);
+        say(p, m + head, n - head);
+        assert_int_equal(answer(p), HTH_EBUSY);
+        hth_account_give((uint64_t)64 << 30);
+        assert_ok(ask(p, ""));
+        hth_free(m);
+        close(p.fd);
+    }
+}
+
 // ---- the end
 
 // stop_while stops the server; meanwhile `first_ns` and then `then_ns` pass.
@@ -534,9 +558,10 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_pipelined),        T(test_touched),      T(test_copies), T(test_half_closed),
-        T(test_evicted_unproven), T(test_evicted_idle), T(test_share),  T(test_administrators),
-        T(test_lingering),        T(test_passed),       T(test_stop),   T(test_stop_stuck),
+        T(test_pipelined),      T(test_touched),          T(test_copies),       T(test_busy),
+        T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle), T(test_share),
+        T(test_administrators), T(test_lingering),        T(test_passed),       T(test_stop),
+        T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
