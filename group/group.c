@@ -366,6 +366,7 @@ static hth_err member_sit(hth_group *group)
     seat->at = group->spec.at;
     seat->arrived = seat->summed = 0;
     seat->sample_us = seat->fixed_us = 0;
+    seat->most = INT64_MAX; // what it lacked memory for may fit by now
     seat->joined = 1;
     seat->away = 0;
     group->seat = seat;

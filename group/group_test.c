@@ -454,6 +454,10 @@ static void test_leaves(void **state)
     assert_int_equal(round.n, 4);
     assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_ROUND);
     assert_int_equal(hth_group_look(a), HTH_GROUP_SUMMING);
+    hth_group_most(b, 3);
+    hth_group_seat seat[HTH_GROUP_MEMBERS];
+    assert_int_equal(hth_group_seats(a, seat), 2);
+    assert_int_equal(seat[1].most, 3);
     hth_group_leave(b);
     assert_int_equal(hth_group_look(a), HTH_GROUP_BROKEN);
     // before the first step nobody can be spared
@@ -461,6 +465,8 @@ static void test_leaves(void **state)
     assert_ok(hth_group_join(fd, &spec, &b));
     assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
     assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_LEADS);
+    hth_group_seats(a, seat); // it may have more memory than before
+    assert_true(seat[1].most == INT64_MAX);
     hth_group_leave(b);
     hth_group_leave(a);
     close(fd);

@@ -110,8 +110,10 @@ static bool round_overlaps(const hth_train_job *job)
 static void round_times(hth_train_job *job, double *sample_us, double *fixed_us)
 {
     hth_train_group *group = job->group;
-    double update_us, none;
-    hth_pass_times_add(&group->passes, group->round.n, hth_trainer_pass_us(job->trainer));
+    double update_us, none, pass_us = hth_trainer_pass_us(job->trainer);
+    if (pass_us > 0) {
+        hth_pass_times_add(&group->passes, group->round.n, pass_us);
+    }
     *sample_us = *fixed_us = 0;
     if (hth_pass_times_fit(&group->passes, sample_us, fixed_us) && round_overlaps(job) &&
         hth_pass_times_fit(&group->updates, &update_us, &none)) {

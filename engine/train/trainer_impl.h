@@ -86,7 +86,7 @@ struct hth_trainer {
     hth_trainer_kept kept;
     uint64_t prepared; // counts the times that a shape was made current
     float *statistics; // of a group's member: running ones, as they were before the pass
-    uint64_t aside_ns; // .. of run_ns: what its caller did in the middle of the pass
+    int64_t aside_ns;  // .. of run_ns: what its caller did in the middle of the pass
     uint64_t apply_ns; // .. of run_ns: the update
     // .. per slot: where a pass writes gradients, or an update reads their sums, in place of the
     // slot's own memory; NULL: there
@@ -215,7 +215,7 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
                          const hth_tensor *target, hth_trainer_sums *sums,
                          const hth_trainer_watch *watch, float *loss);
 // hth_trainer_pass_none is that of a member without samples: it only makes the update.
-// hth_trainer_pass_us is what the last one took.
+// hth_trainer_pass_us is what the last one took, 0: not known.
 void hth_trainer_pass_none(hth_trainer *trainer);
 double hth_trainer_pass_us(const hth_trainer *trainer);
 // hth_trainer_update makes the step with summed[k] in the place of the k-th, where gradients count

@@ -192,32 +192,40 @@ typedef struct member_watch {
     const hth_trainer_watch *watch;
     hth_trainer_sums *sums;
     hth_kernel_group group;
-    uint64_t took_ns; // that the caller's functions took
+    const hth_work_queue *queue;
+    int64_t took_ns; // that the caller's functions took, without what others computed meanwhile
 } member_watch;
+
+// watch_ns is the time of which a pass is the difference (hth_trainer_part): it may run backwards,
+// for what others compute is counted when they have ended.
+static int64_t watch_ns(const member_watch *watch)
+{
+    return (int64_t)(hth_now_ns() - hth_work_others_ns(watch->queue));
+}
 
 static void member_written(void *ctx, int k, const void *content)
 {
     member_watch *w = ctx;
-    uint64_t from_ns = hth_now_ns();
+    int64_t from_ns = watch_ns(w);
     w->sums->ready[k] = true;
     w->watch->ready(w->watch->ctx, k, content);
-    w->took_ns += hth_now_ns() - from_ns;
+    w->took_ns += watch_ns(w) - from_ns;
 }
 
 static void member_between(void *ctx)
 {
     member_watch *w = ctx;
-    uint64_t from_ns = hth_now_ns();
+    int64_t from_ns = watch_ns(w);
     w->watch->between(w->watch->ctx);
-    w->took_ns += hth_now_ns() - from_ns;
+    w->took_ns += watch_ns(w) - from_ns;
 }
 
 static hth_err member_sum(void *ctx, int share, double *values, size_t n)
 {
     member_watch *w = ctx;
-    uint64_t from_ns = hth_now_ns();
+    int64_t from_ns = watch_ns(w);
     hth_err err = w->watch->sum(w->watch->ctx, share, values);
-    w->took_ns += hth_now_ns() - from_ns;
+    w->took_ns += watch_ns(w) - from_ns;
     return err;
 }
 
@@ -308,8 +316,9 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
                          const hth_trainer_watch *watch, float *loss)
 {
     hth_trainer_phase *add = &hth_trainer_current(trainer)->add;
-    member_watch listener = {.watch = watch, .sums = sums};
-    trainer->stall_ns = trainer->run_ns = trainer->aside_ns = 0;
+    member_watch listener = {.watch = watch, .sums = sums, .queue = trainer->ms->site->queue};
+    trainer->stall_ns = trainer->run_ns = 0;
+    trainer->aside_ns = 0;
     HTH_TRY(hth_trainer_enter(trainer, add));
     HTH_TRY(member_keep(trainer));
     for (int k = 0; k < sums->n; k++) {
@@ -326,13 +335,14 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
 void hth_trainer_pass_none(hth_trainer *trainer)
 {
     hth_trainer_hyper(trainer, 1, 1);
-    trainer->stall_ns = trainer->run_ns = trainer->aside_ns = 0;
+    trainer->stall_ns = trainer->run_ns = 0;
+    trainer->aside_ns = 0;
     trainer->measured = false;
 }
 
 double hth_trainer_pass_us(const hth_trainer *trainer)
 {
-    return (double)(trainer->run_ns - trainer->aside_ns) / 1e3;
+    return fmax(0, (double)((int64_t)trainer->run_ns - trainer->aside_ns) / 1e3);
 }
 
 // The sums are read where they are, or take the places of what the pass left.
