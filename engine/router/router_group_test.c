@@ -4,6 +4,8 @@
 // processes are killed. Engines are threads, or processes of this program.
 #include "engine/process/child.h"
 #include "engine/router/router.h"
+#include "planner/plan_least_test.h"
+#include "runtime/checkpoint_index.h"
 #include "tests/rig/children.h"
 #include "tests/rig/group_job.h"
 
@@ -357,6 +359,16 @@ static void sync_groups(void **state)
 
 // ---- processes
 
+static char *job_text(fixture *f, const training *t, const char *data, const char *more)
+{
+    double want[STEPS];
+    json_t *args = arguments_of(t, data, more, want);
+    char *out = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    paths_named(f->store, out);
+    return out;
+}
+
 static char *job_of(fixture *f, const training *t, const char *data, const char *name,
                     const char *on, const char *reduce, int epochs)
 {
@@ -426,6 +438,38 @@ static void killed_sync(void **state)
     kill_both(&image_net);
 }
 
+// Who is left has no memory for the whole batch: the job ends, and its state is stored.
+static void left_with_too_much(void **state)
+{
+    fixture f;
+    char data[200], more[120];
+    pid_t pid[8];
+    devices_open(&f, TWO, true);
+    prepare(&f, &unet, data);
+    char *args = job_text(&f, &unet, data, "{\"on\":\"cpu:0\",\"budget\":\"100KB\"}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
+    assert_int_equal(call_run(f.engine, &c), HTH_ETOOBIG);
+    snprintf(more, sizeof more,
+             "{\"on\":\"all\",\"shards\":[[0,2,2]],\"epochs\":100000,\"budget\":\"%.0f\"}",
+             0.8 * (double)pl_found(hth_err_detail()));
+    free(args);
+    args = job_text(&f, &unet, data, more);
+    c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
+    call_start(f.engine, &c);
+    until_step(&f, "result", 20);
+    assert_int_equal(children_of(getpid(), pid, 8), 2);
+    qsort(pid, 2, sizeof *pid, child_by_start);
+    kill(pid[1], SIGKILL);
+    assert_int_equal(call_wait(&c), HTH_ETOOBIG);
+    assert_non_null(strstr(c.r.detail, "does not fit the devices that are left"));
+    json_t *kept;
+    assert_ok(hth_checkpoint_find(f.store, "result", &kept));
+    assert_true(json_integer_value(json_object_get(kept, "step")) >= 20);
+    json_decref(kept);
+    free(args);
+    fixture_close(&f);
+}
+
 // A server that ends in good order leaves a checkpoint, from which the next one goes on, with the
 // devices that it has: one, and again two.
 static void restarted(void **state)
@@ -463,12 +507,19 @@ static void restarted(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses),      cmocka_unit_test(sync_bn),
-        cmocka_unit_test(last_sample), cmocka_unit_test(unlike_devices),
-        cmocka_unit_test(bits),        cmocka_unit_test(server),
-        cmocka_unit_test(refused),     cmocka_unit_test(commands),
-        cmocka_unit_test(sync_groups), cmocka_unit_test(killed),
-        cmocka_unit_test(killed_sync), cmocka_unit_test(queued),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(sync_bn),
+        cmocka_unit_test(last_sample),
+        cmocka_unit_test(unlike_devices),
+        cmocka_unit_test(bits),
+        cmocka_unit_test(server),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(commands),
+        cmocka_unit_test(sync_groups),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(killed_sync),
+        cmocka_unit_test(queued),
+        cmocka_unit_test(left_with_too_much),
         cmocka_unit_test(restarted),
     };
     if (hth_child_requested(argc, argv)) {

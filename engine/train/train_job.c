@@ -611,7 +611,7 @@ static hth_err job_moved(hth_train_job *job)
     return HTH_OK;
 }
 
-// job_left ends a job whose other ranks have gone: what was made so far is kept.
+// job_left ends a job whose other members have gone: what was made so far is kept.
 static hth_err job_left(hth_train_job *job, hth_err err)
 {
     char kept[80], why[400];
@@ -662,6 +662,9 @@ static hth_err job_group(hth_train_job *job, bool *done)
     hth_err err = hth_train_group_slice(job, &event);
     if (err == HTH_EINVAL && hth_train_group_lead(job)) {
         return job_lost(job, err, 0);
+    }
+    if (err == HTH_ETOOBIG && hth_train_group_lead(job) && !hth_train_group_at_work(job)) {
+        return job_left(job, err); // by those that had memory for the rest of the batch
     }
     if (err != HTH_OK) {
         return err == HTH_ECANCELED ? job_canceled(job, false) : err;

@@ -170,7 +170,8 @@ static hth_err round_ahead(hth_train_job *job, bool *ahead)
     bool begins = group->member == HTH_GROUP_LEAD && round_overlaps(job) && next < job->steps &&
                   !evaluates && isfinite(loss) && !job->r->canceled;
     *ahead = false;
-    return begins ? hth_train_shards_start(job, next, ahead) : HTH_OK;
+    hth_err err = begins ? hth_train_shards_start(job, next, ahead) : HTH_OK;
+    return err == HTH_ETOOBIG ? HTH_OK : err; // which is found again after the update
 }
 
 hth_err hth_train_round_update(hth_train_job *job)
