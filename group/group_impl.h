@@ -118,6 +118,7 @@ struct hth_group {
     hth_group_note *notes;
     uint32_t budgets; // of the region, at the last look
     uint64_t takes;   // the state given for which round it reads
+    uint64_t gives;   // for which round it gives its own
 };
 
 // group_most_notes is how many notes there is place for: shards change every five steps at most,

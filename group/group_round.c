@@ -108,6 +108,7 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
     }
     if (somebody_lacks(r)) {
         bool gives = holder(r) == group->spec.member && r->given != r->round + 1;
+        group->gives = r->round + 1;
         return gives ? HTH_GROUP_GIVES : HTH_GROUP_WAITS;
     }
     return seat == &r->seat[HTH_GROUP_LEAD] && all_there(r) ? HTH_GROUP_LEADS : HTH_GROUP_WAITS;
@@ -159,11 +160,14 @@ void *region_state(hth_group *group)
     return group->state;
 }
 
+// A server that has come meanwhile is where the group's state is now (settle).
 void region_gave(hth_group *group)
 {
+    group_region *r = group->region;
     group_lock(group);
-    group->region->given = group->region->round + 1;
-    group_unlock(group, true);
+    bool counts = group->seat->holds && group->gives == r->round + 1;
+    r->given = counts ? r->round + 1 : r->given;
+    group_unlock(group, counts);
 }
 
 // What was read is the group's state if no round began meanwhile: none does while a member lacks
@@ -187,6 +191,7 @@ bool region_parks(hth_group *group)
         bool other = i != group->spec.member && present(r, i) && r->seat[i].holds;
         parks = parks && !other;
     }
+    group->gives = r->round + 1;
     group_unlock(group, false);
     return parks;
 }

@@ -492,6 +492,76 @@ static void round_of(hth_group *a, hth_group *b)
     assert_int_equal(hth_group_look(a), HTH_GROUP_SUMMED);
 }
 
+// A round of three that each have samples.
+static void round_of_three(hth_group *member[3])
+{
+    hth_group_round round;
+    int64_t shards[HTH_GROUP_MEMBERS] = {8, 8, 8};
+    float values[LARGE] = {0};
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_LEADS);
+    assert_true(hth_group_start(member[0], shards));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+        hth_group_weigh(member[i], 8);
+        for (int k = 0; k < SLOTS; k++) {
+            hth_group_ready(member[i], k, values);
+        }
+        hth_group_passed(member[i], 0, 1, 0);
+    }
+    for (int tries = 0; tries < 6; tries++) {
+        (void)hth_group_look(member[tries % 3]);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hth_group_look(member[i]), HTH_GROUP_SUMMED);
+    }
+}
+
+// A member that gives the state while the parameter server comes back has none to give any more:
+// what counts is what the server comes with.
+static void test_server_returns(void **state)
+{
+    hth_group *member[3];
+    hth_group_round round;
+    hth_group_spec spec[3];
+    int fd;
+    assert_ok(hth_group_make(3, &fd));
+    for (int i = 0; i < 3; i++) {
+        spec[i] = spec_of(i);
+        spec[i].server = true;
+        assert_ok(hth_group_join(fd, &spec[i], &member[i]));
+        (void)hth_group_begin(member[i], &round);
+    }
+    round_of_three(member);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_GIVES);
+    hth_group_gave(member[0]);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_TAKES);
+        hth_group_took(member[i]);
+    }
+    const int64_t shards[HTH_GROUP_MEMBERS] = {8, 8, 8};
+    for (int i = 2; i >= 0; i--) {
+        (void)hth_group_begin(member[i], &round);
+    }
+    assert_true(hth_group_start(member[0], shards));
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_ROUND);
+    hth_group_leave(member[0]);
+    hth_group_leave(member[2]);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_BROKEN);
+    assert_ok(hth_group_join(fd, &spec[2], &member[2]));
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_GIVES);
+    assert_ok(hth_group_join(fd, &spec[0], &member[0]));
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_GIVES);
+    hth_group_gave(member[1]);
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_WAITS);
+    hth_group_gave(member[0]);
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_TAKES);
+    for (int i = 0; i < 3; i++) {
+        hth_group_leave(member[i]);
+    }
+    close(fd);
+}
+
 // What a parameter server gave before it died counts no more: its optimizer's state has gone, and
 // it goes on from the checkpoint that it came with. Read by then, or half read, or not at all.
 static void test_server_dies(void **state)
@@ -757,10 +827,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_started), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_advance),      cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_ahead_leaves), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_server_returns),
+        cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
+        cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
