@@ -36,6 +36,13 @@ void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT])
     snprintf(out, HTH_TENANT, "%s", tenant != NULL ? tenant : HTH_TENANT_OWN);
 }
 
+bool hth_checkpoint_of(const json_t *args, bool died, const json_t *stored)
+{
+    const json_t *id = json_object_get(args, "id");
+    bool same = id != NULL ? json_equal(id, json_object_get(stored, "id")) : died;
+    return same || json_is_true(json_object_get(args, "resume"));
+}
+
 #define META_JOB "{\"job\":" // what a checkpoint's meta begins with
 
 // meta_args reads the first member of a checkpoint's meta.

@@ -36,6 +36,11 @@ hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
 // hth_checkpoint_args reads of that only the job as it was asked for ("job"), which takes no longer
 // however many losses there are; the caller's. HTH_ENOENT as above.
 hth_err hth_checkpoint_args(hth_store *store, const char *job, json_t **args);
+// hth_checkpoint_of tells whether `stored`, the arguments in the checkpoint of that name, are those
+// of the job with `args`, or an older job's: they have its number, or the job goes on from what
+// there is ("resume"). died: a job without a number was at work in a process that died, and what
+// there is counts as its own.
+bool hth_checkpoint_of(const json_t *args, bool died, const json_t *stored);
 // hth_checkpoint_list stores a JSON array of the names of all jobs that have one, in the order in
 // which they were submitted.
 hth_err hth_checkpoint_list(hth_store *store, json_t **names);

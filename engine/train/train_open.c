@@ -431,12 +431,27 @@ static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events e
     return HTH_OK;
 }
 
+// job_replaces tells whether the checkpoint under the job's name is an older job's.
+static bool job_replaces(const hth_models *ms, const hth_request *request)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    json_t *stored = NULL;
+    json_t *args = json_loads(request->arguments != NULL ? request->arguments : "", 0, NULL);
+    bool there = hth_checkpoint_job(args, name) == HTH_OK &&
+                 hth_checkpoint_args(ms->store, name, &stored) == HTH_OK;
+    bool other = there && !hth_checkpoint_of(args, true, stored);
+    json_decref(stored);
+    json_decref(args);
+    return other;
+}
+
 // After a death of its process a job goes on from its checkpoint, or begins anew where it had made
-// none: what there is under its name may be of an older job then.
+// none: what there is under its name may be of an older job then, by its number or, of a job
+// without one, by what it was to do.
 hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                            hth_train_job **out)
 {
-    bool died = request->crashes > 0;
+    bool died = request->crashes > 0 && !job_replaces(ms, request);
     hth_err err = job_make(ms, request, events, died, out);
     return died && err == HTH_EINVAL ? job_make(ms, request, events, false, out) : err;
 }

@@ -122,6 +122,15 @@ static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centro
     return err;
 }
 
+// load_own tells whether the job has made the checkpoint, and not an older one of its name.
+static bool load_own(const kmeans_job *job, const hth_manifest *m)
+{
+    json_t *doc = json_loads(m->meta, 0, NULL);
+    bool own = hth_checkpoint_of(job->args, job->r->crashes > 0, json_object_get(doc, "job"));
+    json_decref(doc);
+    return own;
+}
+
 hth_err kmeans_load(kmeans_job *job, double **centroids, hth_kmeans_saved *saved)
 {
     char name[HTH_CHECKPOINT_NAME];
@@ -137,7 +146,7 @@ hth_err kmeans_load(kmeans_job *job, double **centroids, hth_kmeans_saved *saved
         return job->r->crashes > 0 ? HTH_OK : hth_checkpoint_none(job->name);
     }
     HTH_TRY(err);
-    err = load_read(job, &m, centroids, saved);
+    err = load_own(job, &m) ? load_read(job, &m, centroids, saved) : HTH_OK;
     saved->centroids = *centroids;
     hth_manifest_fini(&m);
     return err;

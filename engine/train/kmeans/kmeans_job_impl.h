@@ -102,7 +102,7 @@ void kmeans_group_park(const kmeans_job *job);
 // kmeans_checkpoint.c
 // kmeans_save makes a checkpoint of where the job stands. kmeans_load reads the last one:
 // *centroids (k, d), to which saved->centroids points, is the caller's, NULL: none were chosen, or
-// (job->r->crashes > 0) there is no checkpoint.
+// (job->r->crashes > 0) there is no checkpoint of this job.
 hth_err kmeans_save(kmeans_job *job);
 hth_err kmeans_load(kmeans_job *job, double **centroids, hth_kmeans_saved *saved);
 // kmeans_publish stores the centroids as a model.

@@ -117,6 +117,36 @@ static uint64_t clock_forward(void *ctx)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + forward_ns;
 }
 
+// A second attempt does not go on from what an older job of the same name has left.
+static void another_attempt_is_of_the_same_job(void **state)
+{
+    rig r;
+    char away[220];
+    rig_open(&r);
+    hth_clock_inject(clock_forward, NULL);
+    train_and_leave(&r.f, asks(&r, "again", "{\"start\": null, \"seed\": 3}"), 3);
+    const char *more = "{\"start\": null, \"seed\": 5, \"retries\": 1}";
+    json_decref(cluster(&r, "whole", more));
+    snprintf(away, sizeof away, "%s.away", r.data);
+    assert_int_equal(rename(r.data, away), 0);
+    assert_int_equal(symlink(r.data, r.data), 0); // what cannot be opened now is tried again
+    char *text = asks_text(&r, "again", more);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(r.f.engine, &c);
+    while (!c.finished && !logged(&r.f, "again", "attempt 1 failed")) {
+    }
+    assert_int_equal(rename(away, r.data), 0);
+    forward_ns += UINT64_C(2000000000);
+    if (call_wait(&c) != HTH_OK) {
+        fail_msg("%s", c.r.detail);
+    }
+    hth_free(c.r.json);
+    same_tensors(&r.f, "whole", "again");
+    free(text);
+    hth_clock_inject(NULL, NULL);
+    rig_close(&r);
+}
+
 static void an_hour_passes(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
     forward_ns += done == 2 && what[0] == '{' ? UINT64_C(3600000000000) : 0;
@@ -438,6 +468,7 @@ int main(void)
         cmocka_unit_test(a_paused_job_goes_on),
         cmocka_unit_test(the_choice_of_centroids_is_told_of),
         cmocka_unit_test(the_choice_of_centroids_is_paused),
+        cmocka_unit_test(another_attempt_is_of_the_same_job),
         cmocka_unit_test(a_time_limit_ends_a_job),
         cmocka_unit_test(a_file_that_changes_ends_the_job),
         cmocka_unit_test(bad_input_gets_a_sentence),

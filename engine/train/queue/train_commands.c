@@ -252,7 +252,8 @@ static hth_err query_resume(hth_train_queue *queue, const hth_request *request, 
     if (e != NULL && !e->paused) {
         return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e->work != NULL ? "running" : "waiting");
     }
-    hth_err err = hth_checkpoint_find(queue->ms->store, job, &meta);
+    hth_err err = e != NULL ? hth_train_entry_stored(queue, e, &meta) // not an older job's
+                            : hth_checkpoint_find(queue->ms->store, job, &meta);
     if (err == HTH_OK) {
         json_decref(meta);
         HTH_TRY(e != NULL ? hth_train_entry_resume(queue, e, args)

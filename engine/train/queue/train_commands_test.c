@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that are paused, resumed and given other budgets while they work: between two steps, with
 // the losses of a job that was left alone.
+#include "runtime/checkpoint_index.h"
 #include "tests/rig/train_job.h"
 
 static const char common[] = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 3, "
@@ -145,6 +146,56 @@ static void paused_jobs_outlive_their_client(void **state)
     end(&t);
 }
 
+// expect_new asks about the job that waits: it has made no step, whatever an older one has.
+static void expect_new(fixture *f, const char *query, const char *word)
+{
+    hth_err err;
+    json_t *row = ask(f, query, "{\"job\": \"result\"}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), word);
+    assert_true(json_is_null(json_object_get(row, "step")));
+    json_decref(row);
+}
+
+// A job of the name of one that was canceled is not that one while it waits: it shows none of its
+// steps, and resumed it begins with arguments of its own.
+static void jobs_that_wait_take_no_older_ones_checkpoint(void **state)
+{
+    job_test t;
+    hth_err err;
+    double want[STEPS];
+    fixture_open(&t.f, "cpu:mem=256MiB,threads=2");
+    prepare(&t.f, &mlp, t.data);
+    t.whole = train(&t.f, arguments_of(&mlp, t.data, "{\"save-as\": \"whole\"}", want), &err);
+    assert_ok(err);
+    train_and_leave(&t.f, arguments_of(&mlp, t.data, "{\"epochs\": 3}", want), 2);
+    json_t *q = arguments_of(&mlp, t.data, "{\"save-as\": \"held\", \"epochs\": 9}", want);
+    t.text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&t.f, &t.w, t.text);
+    q = arguments_of(&mlp, t.data, "{\"after\": \"held\"}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(t.f.engine, &c);
+    witness_let(witness_held, false);
+    expect_new(&t.f, "job", "waiting");
+    expect_new(&t.f, "pause", "paused");
+    expect_new(&t.f, "resume", "waiting");
+    char note[HTH_CHECKPOINT_NOTE]; // the older one can still be resumed, and waits to be asked for
+    hth_checkpoint_note_get(t.f.store, "result", note);
+    assert_non_null(strstr(note, "canceled after step 2"));
+    witness_let_go();
+    assert_ok(call_wait(&c));
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    same_losses(t.whole, doc, STEPS);
+    json_decref(doc);
+    hth_free(c.r.json);
+    free(text);
+    assert_ok(call_wait(&t.w.c));
+    end(&t);
+}
+
 static void budgets_change_between_steps(void **state)
 {
     static const training *const all[] = {&unet, &image_net};
@@ -214,6 +265,7 @@ int main(void)
         cmocka_unit_test(paused_jobs_repeat_the_losses),
         cmocka_unit_test(paused_jobs_stay_paused),
         cmocka_unit_test(paused_jobs_outlive_their_client),
+        cmocka_unit_test(jobs_that_wait_take_no_older_ones_checkpoint),
         cmocka_unit_test(budgets_change_between_steps),
         cmocka_unit_test(losses_are_thinned_and_steps_measured),
     };

@@ -88,6 +88,22 @@ hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *val
     return err;
 }
 
+hth_err hth_train_entry_stored(const hth_train_queue *queue, const hth_train_entry *entry,
+                               json_t **doc)
+{
+    HTH_TRY(hth_checkpoint_find(queue->ms->store, entry->job, doc));
+    const char *given = entry->r->arguments != NULL ? entry->r->arguments : "";
+    json_t *args = json_loads(given, 0, NULL);
+    bool own = hth_checkpoint_of(args, entry->r->crashes > 0, json_object_get(*doc, "job"));
+    json_decref(args);
+    if (!own) {
+        json_decref(*doc);
+        *doc = NULL;
+        return hth_checkpoint_none(entry->job);
+    }
+    return HTH_OK;
+}
+
 // entry_replaced keeps a record of a job whose checkpoint goes, because another one of its name
 // begins. One that ended with it has one.
 static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *entry,
@@ -103,9 +119,21 @@ static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *
     }
 }
 
-// entry_accept stores the job before anybody is told that it is taken. One that goes on from its
-// checkpoint is there already; of one whose client waits, nothing is stored before there is a step,
-// but the checkpoint of an older job goes, too.
+// entry_goes_on: the job is in the store already, as the checkpoint that it goes on from.
+static bool entry_goes_on(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    json_t *doc = NULL;
+    if (entry->work != NULL) {
+        return hth_job_saved(entry->work) >= 0;
+    }
+    bool stored = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
+    json_decref(doc);
+    return stored;
+}
+
+// entry_accept stores the job before anybody is told that it is taken. Of one whose client waits,
+// nothing is stored before there is a step, but the checkpoint of an older job goes when this one
+// begins.
 static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry)
 {
     const char *given = entry->r->arguments != NULL ? entry->r->arguments : "";
@@ -113,16 +141,15 @@ static hth_err entry_accept(const hth_train_queue *queue, hth_train_entry *entry
                                        : json_loads(given, 0, NULL);
     json_t *doc = NULL;
     bool there = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;
-    bool goes_on =
-        there && (json_is_true(json_object_get(args, "resume")) || entry->r->crashes > 0);
+    bool begins = (entry->leaves || entry->work != NULL) && !entry_goes_on(queue, entry);
     hth_err err = HTH_OK;
     json_object_set_new(args, "tenant", json_string(entry->of));
-    if (there && !goes_on) {
+    if (there && begins) {
         entry_replaced(queue, entry, doc);
     }
-    if (entry->leaves && !goes_on) {
+    if (entry->leaves && begins) {
         err = hth_checkpoint_accept(queue->ms->store, entry->job, args);
-    } else if (there && !goes_on && entry->work != NULL) {
+    } else if (there && begins) {
         err = hth_checkpoint_rm(queue->ms->store, entry->job);
     }
     json_decref(doc);

@@ -144,6 +144,10 @@ static inline bool hth_train_entry_own(const hth_train_entry *entry)
 {
     return entry->r->own; // no client waits for it: the server itself does
 }
+// hth_train_entry_stored reads the meta of the entry's checkpoint. HTH_ENOENT: there is none, or it
+// is that of an older job of its name.
+hth_err hth_train_entry_stored(const hth_train_queue *queue, const hth_train_entry *entry,
+                               json_t **doc);
 // hth_train_entry_set changes an argument of its request; `value` is freed.
 hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *value);
 // hth_train_entry_release gives the request its own arguments back, before it is answered.

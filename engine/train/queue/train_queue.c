@@ -136,14 +136,19 @@ void hth_train_queue_end(hth_train_queue *queue, hth_train_entry *entry, hth_err
     hth_train_entry_free(entry);
 }
 
-// queue_kept tells whether a job that ends has a checkpoint to go on from.
-static bool queue_kept(const hth_train_queue *queue, const char *job)
+// queue_leave keeps the checkpoint of a job that ends, with the reason, if there is a step to go on
+// from, and else removes it. What an older job of its name has left stays as it is.
+static void queue_leave(const hth_train_queue *queue, const hth_train_entry *entry, bool saved,
+                        const char *why)
 {
     json_t *doc = NULL;
-    bool kept = hth_checkpoint_find(queue->ms->store, job, &doc) == HTH_OK &&
-                json_integer_value(json_object_get(doc, "step")) > 0;
+    bool stored = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
+    if (stored && saved && json_integer_value(json_object_get(doc, "step")) > 0) {
+        hth_checkpoint_note_set(queue->ms->store, entry->job, why);
+    } else if (stored) {
+        hth_checkpoint_rm(queue->ms->store, entry->job);
+    }
     json_decref(doc);
-    return kept;
 }
 
 // Of a job that failed or was left, the checkpoint stays with the reason next to it, if there was a
@@ -166,13 +171,8 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
         hth_train_entry_state(queue, entry, word, detail);
     }
     if (begun) {
-        bool kept = saved && queue_kept(queue, entry->job);
         hth_train_queue_record(queue, entry->job, word, detail);
-        if (kept) {
-            hth_checkpoint_note_set(queue->ms->store, entry->job, detail);
-        } else {
-            hth_checkpoint_rm(queue->ms->store, entry->job);
-        }
+        queue_leave(queue, entry, saved, detail);
     }
     hth_fail(err, "%s", detail);
     return word;
@@ -394,7 +394,7 @@ static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entr
         return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", entry->job);
     }
     if (entry->work == NULL) {
-        bool stored = hth_checkpoint_find(queue->ms->store, entry->job, &doc) == HTH_OK;
+        bool stored = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
         json_decref(doc);
         return hth_fail(HTH_ECANCELED,
                         stored ? "the server is stopping: job '%s' waits, and begins when hearthd "

@@ -358,6 +358,72 @@ static void attempts_are_counted(void **state)
     fixture_close(&f);
 }
 
+// A second attempt does not go on from what an older job of the same name and the same arguments
+// has left: what it reads may be another thing now.
+static void another_attempt_is_of_the_same_job(void **state)
+{
+    fixture f;
+    char data[200], away[220];
+    double want[STEPS];
+    hth_err err;
+    training other = mlp;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    train_and_leave(&f, arguments_of(&mlp, data, "{\"retries\": 1}", want), 2);
+    writer w = {NULL, NULL, 0};
+    other.y_seed++;
+    add_batches(&w, "x", other.x, other.x_rank, other.x_classes, 0);
+    add_batches(&w, "y", other.y, other.y_rank, other.y_classes, other.y_seed);
+    writer_close(&w, data);
+    json_t *whole = train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err);
+    assert_ok(err);
+    snprintf(away, sizeof away, "%s.away", data);
+    assert_int_equal(rename(data, away), 0);
+    assert_int_equal(symlink(data, data), 0); // what cannot be opened now is tried again
+    char *text = job_text(&mlp, data, "{\"retries\": 1}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(f.engine, &c);
+    while (!logged(&f, "result", "attempt 1 failed")) {
+    }
+    assert_int_equal(rename(away, data), 0);
+    clock_forward(2);
+    assert_ok(call_wait(&c));
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    same_losses(whole, doc, STEPS);
+    json_decref(doc);
+    json_decref(whole);
+    hth_free(c.r.json);
+    free(text);
+    fixture_close(&f);
+}
+
+// What waits when a server stops, and only the name has a checkpoint, is told that it is lost.
+static void jobs_that_wait_are_lost_with_their_server(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    double want[STEPS];
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    train_and_leave(&f, arguments_of(&mlp, data, "{}", want), 2);
+    char *text = job_text(&mlp, data, "{\"save-as\": \"held\", \"epochs\": 9}");
+    char *waits = job_text(&mlp, data, "{\"after\": \"held\", \"lr\": 0.5}");
+    train_three_steps(&f, &w, text);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = waits}};
+    call_start(f.engine, &c);
+    witness_let(witness_held, false);
+    expect_row(&f, "{\"job\": \"result\"}", "waiting", "waits for job 'held'");
+    hth_engine_drain(f.engine);
+    witness_let_go();
+    assert_err(call_wait(&c), HTH_ECANCELED, "job 'result' had not started: submit it again");
+    assert_err(call_wait(&w.c), HTH_ECANCELED, "job 'held' is saved after step");
+    assert_int_equal(saved_step(f.store, "result"), 2); // the older job's
+    free(text);
+    free(waits);
+    fixture_close(&f);
+}
+
 // Jobs to follow are found by name and number; unknown ones, and others', are refused before
 // anything is accepted.
 static void jobs_to_follow_are_known(void **state)
@@ -488,6 +554,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(checkpoints_come_by_themselves, setup, teardown),
         cmocka_unit_test_setup_teardown(time_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_attempt_is_of_the_same_job, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_that_wait_are_lost_with_their_server, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_to_follow_are_known, setup, teardown),
         cmocka_unit_test_setup_teardown(results_have_names_of_their_own, setup, teardown),
         cmocka_unit_test_setup_teardown(logs_are_bounded, setup, teardown),

@@ -60,10 +60,12 @@ static hth_err row_ended_may(const json_t *row, const char *job, const hth_reque
 // Where a job stands: at work, or when it made its last checkpoint. HTH_ENOENT: neither.
 static hth_err row_state(const hth_train_queue *queue, const char *job, json_t **out)
 {
-    if (!hth_train_entry_works(queue, hth_train_queue_find(queue, job))) {
-        return hth_checkpoint_find(queue->ms->store, job, out);
+    const hth_train_entry *e = hth_train_queue_find(queue, job);
+    if (!hth_train_entry_works(queue, e)) {
+        return e != NULL ? hth_train_entry_stored(queue, e, out)
+                         : hth_checkpoint_find(queue->ms->store, job, out);
     }
-    *out = hth_job_state(hth_train_queue_find(queue, job)->work);
+    *out = hth_job_state(e->work);
     return *out != NULL ? HTH_OK : hth_no_memory("describing a job");
 }
 

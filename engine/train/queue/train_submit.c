@@ -161,9 +161,11 @@ static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_r
 static void submit_again(hth_train_queue *queue, hth_train_entry *entry)
 {
     char note[HTH_CHECKPOINT_NOTE] = "";
-    if (!entry->member) {
+    json_t *doc = NULL;
+    if (!entry->member && hth_train_entry_stored(queue, entry, &doc) == HTH_OK) {
         hth_checkpoint_note_get(queue->ms->store, entry->job, note);
     }
+    json_decref(doc);
     entry->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
     hth_train_gang_pause(entry);
     if (!entry->paused && entry->r->crashes >= SUBMIT_MAX_CRASHES) {
