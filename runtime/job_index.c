@@ -150,6 +150,38 @@ hth_err hth_job_index_set(hth_store *store, uint64_t id, json_t *changes)
     return err == HTH_ENOENT ? HTH_OK : err;
 }
 
+// index_kept tells whether the job of a record has a checkpoint, or that is not known.
+static bool index_kept(hth_store *store, const json_t *record)
+{
+    json_t *args = NULL;
+    hth_err err =
+        hth_checkpoint_args(store, json_string_value(json_object_get(record, "job")), &args);
+    const json_t *id = json_object_get(args, "id"); // NULL: of a job before there were numbers
+    bool other = id != NULL && !json_equal(id, json_object_get(record, "id"));
+    json_decref(args);
+    return err != HTH_ENOENT && !other;
+}
+
+hth_err hth_job_index_lost(hth_store *store)
+{
+    hth_err err = HTH_OK;
+    for (uint64_t place = 0; place < HTH_JOB_INDEX && err == HTH_OK; place++) {
+        json_t *record;
+        err = index_read(store, place, &record);
+        json_int_t id = json_integer_value(json_object_get(record, "id"));
+        bool live = json_is_string(json_object_get(record, "job")) &&
+                    !json_is_integer(json_object_get(record, "ended"));
+        if (live && !index_kept(store, record)) {
+            err = hth_job_index_set(store, (uint64_t)id,
+                                    json_pack("{s:s, s:s, s:I}", "state", "canceled", "why",
+                                              "its server ended, and nothing of it was stored",
+                                              "ended", (json_int_t)hth_job_index_now()));
+        }
+        json_decref(record);
+    }
+    return err;
+}
+
 hth_err hth_job_index_named(hth_store *store, const char *job, uint64_t before, uint64_t *id)
 {
     char *text;

@@ -113,10 +113,47 @@ static void last_is_ones_own(void **state)
     hth_store_close(s);
 }
 
+static void state_is(hth_store *store, uint64_t id, const char *state, bool ended)
+{
+    json_t *record;
+    assert_ok(hth_job_index_get(store, id, &record));
+    assert_string_equal(json_string_value(json_object_get(record, "state")), state);
+    assert_int_equal(json_is_integer(json_object_get(record, "ended")), ended);
+    json_decref(record);
+}
+
+// A server that was killed has told nobody how its jobs ended. Those that a checkpoint is of go on;
+// one of an older job of the same name is not theirs.
+static void jobs_without_checkpoints_are_lost(void **state)
+{
+    hth_store *s;
+    uint64_t id;
+    static const char *const names[] = {"kept", "kept", "none", "ended", "before"};
+    assert_ok(hth_store_open(dir, true, false, &s));
+    for (uint64_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_ok(hth_job_index_add(s, names[i], "alice", &id));
+        assert_int_equal(id, i + 1);
+    }
+    checkpoint(s, "kept", 1, "alice");
+    hth_put_result result;
+    char meta[] = "{\"job\":{\"save-as\":\"before\"}}"; // when jobs had no numbers
+    assert_ok(hth_store_put(s, "before" HTH_CHECKPOINT_TAIL, "none", 4, meta, NULL, 0, NULL, NULL,
+                            &result));
+    assert_ok(hth_job_index_set(s, 4, json_pack("{s:s, s:i}", "state", "failed", "ended", 1)));
+    assert_ok(hth_job_index_lost(s));
+    state_is(s, 1, "waiting", false);
+    state_is(s, 2, "canceled", true);
+    state_is(s, 3, "canceled", true);
+    state_is(s, 4, "failed", true);
+    state_is(s, 5, "waiting", false);
+    hth_store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(of_a_round, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_without_checkpoints_are_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(last_is_ones_own, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

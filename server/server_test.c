@@ -8,6 +8,7 @@
 #include "tests/rig/fake_engine.h"
 #include "tests/rig/free_port.h"
 #include "base/settings.h"
+#include "runtime/job_index.h"
 #include "tests/rig/server_rig.h"
 
 #include <nng/nng.h>
@@ -583,6 +584,30 @@ static void test_restart(void **state)
     hearth_close(h);
 }
 
+// A server that goes on with jobs ends the records of those that the one before it has lost.
+static void test_lost_jobs(void **state)
+{
+    fixture *f = *state;
+    hth_store *store;
+    uint64_t id;
+    json_t *record;
+    hth_server_close(f->rig.server);
+    assert_ok(hth_store_open(f->rig.store, true, false, &store));
+    assert_ok(hth_job_index_add(store, "lost", "alice", &id));
+    hth_store_close(store);
+    const char *urls[] = {f->rig.ipc};
+    hth_server_config config = {
+        .store = f->rig.store, .listen = urls, .n_listen = 1, .resume = true};
+    assert_ok(hth_server_open(&config, &f->rig.server));
+    hth_server_close(f->rig.server);
+    f->rig.server = NULL;
+    assert_ok(hth_store_open(f->rig.store, true, false, &store));
+    assert_ok(hth_job_index_get(store, id, &record));
+    assert_string_equal(json_string_value(json_object_get(record, "state")), "canceled");
+    json_decref(record);
+    hth_store_close(store);
+}
+
 static void test_embedded(void **state)
 {
     fixture *f = *state;
@@ -621,6 +646,7 @@ int main(int argc, char **argv)
         T(test_second_server),
         T(test_stop_while_busy),
         T(test_restart),
+        T(test_lost_jobs),
         T(test_embedded),
         T(test_infer_options),
     };

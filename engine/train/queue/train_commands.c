@@ -212,6 +212,8 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
         hth_job_free(e->work);
         e->work = NULL;
         queue->freed++;
+    } else if (hth_train_entry_kept(queue, e)) {
+        hth_checkpoint_note_set(queue->ms->store, job, HTH_TRAIN_PAUSED);
     }
     hth_train_fair_forget(queue, e);
     e->paused = true;

@@ -104,6 +104,14 @@ hth_err hth_train_entry_stored(const hth_train_queue *queue, const hth_train_ent
     return HTH_OK;
 }
 
+bool hth_train_entry_kept(const hth_train_queue *queue, const hth_train_entry *entry)
+{
+    json_t *doc = NULL;
+    bool kept = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
+    json_decref(doc);
+    return kept;
+}
+
 // entry_replaced keeps a record of a job whose checkpoint goes, because another one of its name
 // begins. One that ended with it has one.
 static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *entry,
@@ -122,13 +130,8 @@ static void entry_replaced(const hth_train_queue *queue, const hth_train_entry *
 // entry_goes_on: the job is in the store already, as the checkpoint that it goes on from.
 static bool entry_goes_on(const hth_train_queue *queue, const hth_train_entry *entry)
 {
-    json_t *doc = NULL;
-    if (entry->work != NULL) {
-        return hth_job_saved(entry->work) >= 0;
-    }
-    bool stored = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
-    json_decref(doc);
-    return stored;
+    return entry->work != NULL ? hth_job_saved(entry->work) >= 0
+                               : hth_train_entry_kept(queue, entry);
 }
 
 // entry_accept stores the job before anybody is told that it is taken. Of one whose client waits,

@@ -56,6 +56,7 @@ struct hth_train_entry {
     char job[HTH_CHECKPOINT_JOB];
     json_int_t id; // 0: it has no number yet
     bool fresh;    // its number is of this request
+    bool noted;    // its record has a state of this request
     bool leaves;   // its client goes as soon as it is told that the job is taken
     bool member; // of a group, and not its lead: nothing of it is stored, and only the lead is told
     bool taken;  // that was told: the job works, or waits for memory
@@ -148,6 +149,7 @@ static inline bool hth_train_entry_own(const hth_train_entry *entry)
 // is that of an older job of its name.
 hth_err hth_train_entry_stored(const hth_train_queue *queue, const hth_train_entry *entry,
                                json_t **doc);
+bool hth_train_entry_kept(const hth_train_queue *queue, const hth_train_entry *entry); // it has one
 // hth_train_entry_set changes an argument of its request; `value` is freed.
 hth_err hth_train_entry_set(hth_train_entry *entry, const char *key, json_t *value);
 // hth_train_entry_release gives the request its own arguments back, before it is answered.

@@ -167,7 +167,7 @@ const char *hth_train_queue_failed(hth_train_queue *queue, hth_train_entry *entr
     bool begun = entry->work != NULL || before || entry->taken || entry->paused ||
                  hth_train_entry_own(entry);
     bool saved = entry->work != NULL ? hth_job_saved(entry->work) > 0 : begun;
-    if (begun || entry->fresh) {
+    if (begun || entry->fresh || entry->noted) { // others may wait for what becomes of it
         hth_train_entry_state(queue, entry, word, detail);
     }
     if (begun) {
@@ -203,7 +203,8 @@ static void queue_adopt(hth_train_queue *queue, hth_train_entry *entry)
         r, hth_fail(HTH_ECANCELED, "job '%s': %s", entry->job, hth_job_trouble(entry->work)));
 }
 
-// Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store.
+// Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store. One
+// that was paused before it began is not there, and goes as well.
 static void queue_drop_left(hth_train_queue *queue)
 {
     hth_train_entry *e = queue->first, *next;
@@ -211,11 +212,12 @@ static void queue_drop_left(hth_train_queue *queue)
         next = e->next;
         if (e->work != NULL && e->paused && e->r->canceled && e->r != &e->own) {
             queue_adopt(queue, e);
-        } else if (e->paused && e->r->canceled) {
+        } else if (e->paused && e->r->canceled && hth_train_entry_kept(queue, e)) {
             hth_train_queue_end(queue, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
                                 NULL);
         } else if (e->work == NULL && e->r->canceled) {
-            hth_err err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
+            hth_err err = hth_fail(HTH_ECANCELED, "canceled while it was %s",
+                                   e->paused ? "paused: it had not begun" : "queued");
             hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
         }
     }
@@ -386,21 +388,18 @@ void hth_train_queue_stop(hth_train_queue *queue)
 static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entry)
 {
     char why[HTH_CHECKPOINT_NOTE];
-    json_t *doc = NULL;
     if (entry->member) {
         return hth_fail(HTH_ECANCELED, "the server is stopping");
     }
-    if (entry->paused && entry->work == NULL) {
-        return hth_fail(HTH_ECANCELED, "the server is stopping: job '%s' stays paused", entry->job);
-    }
     if (entry->work == NULL) {
-        bool stored = hth_train_entry_stored(queue, entry, &doc) == HTH_OK;
-        json_decref(doc);
+        const char *stays = entry->paused ? "the server is stopping: job '%s' stays paused"
+                                          : "the server is stopping: job '%s' waits, and begins "
+                                            "when hearthd starts again";
         return hth_fail(HTH_ECANCELED,
-                        stored ? "the server is stopping: job '%s' waits, and begins when hearthd "
-                                 "starts again"
-                               : "the server is stopping and job '%s' had not started: submit it "
-                                 "again",
+                        hth_train_entry_kept(queue, entry)
+                            ? stays
+                            : "the server is stopping and job '%s' had not started: submit it "
+                              "again",
                         entry->job);
     }
     if (hth_job_save(entry->work) == HTH_OK) {
@@ -414,6 +413,20 @@ static hth_err queue_drained(const hth_train_queue *queue, hth_train_entry *entr
                     why);
 }
 
+// queue_stopped is the state of a job whose server has stopped, with what queue_drained has said:
+// one of which nothing is stored has ended. NULL: as before.
+static const char *queue_stopped(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
+{
+    char detail[HTH_CHECKPOINT_NOTE];
+    snprintf(detail, sizeof detail, "%s", hth_err_detail());
+    bool lost = !entry->member && !hth_train_entry_kept(queue, entry);
+    (void)hth_err_restore(err, detail);
+    if (lost) {
+        return hth_train_queue_failed(queue, entry, err);
+    }
+    return entry->paused ? NULL : "stopped";
+}
+
 void hth_train_queue_drain(hth_train_queue *queue)
 {
     queue->draining = true;
@@ -422,6 +435,6 @@ void hth_train_queue_drain(hth_train_queue *queue)
         hth_err err = queue_drained(queue, e);
         hth_log(INFO, SERVER, "train", "%s", hth_err_detail());
         hth_train_entry_log(e, "info", hth_err_detail());
-        hth_train_queue_end(queue, e, err, e->paused ? NULL : "stopped");
+        hth_train_queue_end(queue, e, err, queue_stopped(queue, e, err));
     }
 }

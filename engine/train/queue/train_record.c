@@ -86,6 +86,7 @@ void hth_train_entry_state(const hth_train_queue *queue, hth_train_entry *entry,
     if (entry->member) {
         return;
     }
+    entry->noted = true;
     bool some = why != NULL && why[0] != 0, ended = record_ended(word);
     const char *colon = some ? ": " : "";
     snprintf(text, sizeof text, "%s%s%s", word, colon, some ? why : "");

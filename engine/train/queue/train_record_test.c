@@ -397,7 +397,22 @@ static void another_attempt_is_of_the_same_job(void **state)
     fixture_close(&f);
 }
 
-// What waits when a server stops, and only the name has a checkpoint, is told that it is lost.
+// expect_canceled looks whether jobs that are to follow it learn that the last one of a name ended.
+static void expect_canceled(fixture *f, const char *job)
+{
+    json_t *record;
+    uint64_t id;
+    assert_ok(hth_job_index_named(f->store, job, UINT64_MAX, &id));
+    assert_ok(hth_job_index_get(f->store, id, &record));
+    const char *word = json_string_value(json_object_get(record, "state"));
+    if (strcmp(word, "canceled") != 0 || !json_is_integer(json_object_get(record, "ended"))) {
+        fail_msg("%s is %s", job, word);
+    }
+    json_decref(record);
+}
+
+// What waits when a server stops, and only the name has a checkpoint, is told that it is lost, and
+// so are jobs that are to follow it.
 static void jobs_that_wait_are_lost_with_their_server(void **state)
 {
     fixture f;
@@ -419,8 +434,88 @@ static void jobs_that_wait_are_lost_with_their_server(void **state)
     assert_err(call_wait(&c), HTH_ECANCELED, "job 'result' had not started: submit it again");
     assert_err(call_wait(&w.c), HTH_ECANCELED, "job 'held' is saved after step");
     assert_int_equal(saved_step(f.store, "result"), 2); // the older job's
+    expect_canceled(&f, "result");
     free(text);
     free(waits);
+    fixture_close(&f);
+}
+
+static void wait_end(call *c, const char *words)
+{
+    c->r.canceled = 1;
+    witness_let(witness_held, false);
+    assert_err(call_wait(c), HTH_ECANCELED, words);
+}
+
+// A job whose client goes before it has begun has ended, also if it was paused; one that a server
+// has lost, too: jobs that are to follow it end as well.
+static void jobs_that_never_begin_have_ended(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    hth_err err;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    char *text = job_text(&mlp, data, "{\"save-as\": \"held\", \"epochs\": 9}");
+    char *waits = job_text(&mlp, data, "{\"after\": \"held\"}");
+    char *follows = job_text(&mlp, data, "{\"after\": \"result\", \"save-as\": \"next\"}");
+    train_three_steps(&f, &w, text);
+    for (int paused = 0; paused < 3; paused++) {
+        call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = waits}}, next = c;
+        next.r.arguments = follows;
+        call_start(f.engine, &c);
+        call_start(f.engine, &next);
+        expect_row(&f, "{\"job\": \"next\"}", "waiting", "waits for job 'result'");
+        if (paused > 0) {
+            json_decref(ask(&f, "pause", "{\"job\": \"result\"}", &err));
+            assert_ok(err);
+        }
+        if (paused < 2) {
+            wait_end(&c, paused > 0 ? "paused: it had not begun" : "while it was queued");
+        } else {
+            hth_engine_drain(f.engine);
+            witness_let_go();
+            assert_err(call_wait(&c), HTH_ECANCELED, "'result' had not started: submit it again");
+        }
+        expect_canceled(&f, "result");
+        clock_forward(1);
+        witness_let(witness_held, false);
+        assert_err(call_wait(&next), HTH_ECANCELED, paused < 2 ? "was canceled" : "stopping");
+    }
+    assert_err(call_wait(&w.c), HTH_ECANCELED, "job 'held' is saved after step");
+    free(text);
+    free(waits);
+    free(follows);
+    fixture_close(&f);
+}
+
+// One that is in the store, and waits, stays paused when its server stops.
+static void jobs_that_wait_stay_paused(void **state)
+{
+    fixture f;
+    left one, two;
+    char data[200];
+    hth_err err;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    char *first = job_text(&mlp, data, "{\"detach\": true, \"save-as\": \"z\", " FOREVER "}");
+    char *second = job_text(&mlp, data, "{\"detach\": true, \"after\": \"z\"}");
+    leave(&f, &one, "z", first);
+    leave(&f, &two, "result", second);
+    json_decref(ask(&f, "pause", "{\"job\": \"result\"}", &err));
+    assert_ok(err);
+    hth_engine_drain(f.engine);
+    assert_err(call_wait(&two.c), HTH_ECANCELED, "job 'result' stays paused");
+    assert_err(call_wait(&one.c), HTH_ECANCELED, "the server is stopping");
+    hth_engine_close(f.engine);
+    again(&f);
+    expect_row(&f, "{\"job\": \"result\"}", "paused", "");
+    json_decref(ask(&f, "resume", "{\"job\": \"result\"}", &err));
+    assert_ok(err);
+    expect_row(&f, "{\"job\": \"result\"}", "waiting", "waits for job 'z'");
+    free(first);
+    free(second);
     fixture_close(&f);
 }
 
@@ -556,6 +651,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(another_attempt_is_of_the_same_job, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_that_wait_are_lost_with_their_server, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_that_never_begin_have_ended, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_that_wait_stay_paused, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_to_follow_are_known, setup, teardown),
         cmocka_unit_test_setup_teardown(results_have_names_of_their_own, setup, teardown),
         cmocka_unit_test_setup_teardown(logs_are_bounded, setup, teardown),
