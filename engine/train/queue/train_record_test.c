@@ -561,6 +561,42 @@ static void jobs_to_follow_are_known(void **state)
     fixture_close(&f);
 }
 
+// Of several jobs to follow each counts from the start: one that has finished is not waited for,
+// and one that never will ends the job while others are at work.
+static void all_jobs_to_follow_count(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, DEVICE);
+    prepare(&f, &mlp, data);
+    json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"done\"}", want), &err));
+    assert_ok(err);
+    train_and_leave(&f, arguments_of(&mlp, data, "{\"save-as\": \"ended\"}", want), 2);
+    char *text = job_text(&mlp, data, "{\"save-as\": \"held\", \"epochs\": 9}");
+    char *follows = job_text(&mlp, data, "{\"after\": \"done,held\"}");
+    char *never = job_text(&mlp, data, "{\"after\": \"ended,held\", \"save-as\": \"never\"}");
+    train_three_steps(&f, &w, text);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = follows}}, other = c;
+    other.r.arguments = never;
+    call_start(f.engine, &c);
+    call_start(f.engine, &other);
+    expect_row(&f, "{\"job\": \"result\"}", "waiting", "waits for job 'held' (3)");
+    assert_true(other.finished); // asked after it
+    assert_err(call_wait(&other), HTH_ECANCELED, "job 'ended' (2), which it was to follow, was");
+    witness_let_go();
+    assert_ok(call_wait(&w.c));
+    assert_ok(call_wait(&c));
+    hth_free(w.c.r.json);
+    hth_free(c.r.json);
+    free(text);
+    free(follows);
+    free(never);
+    fixture_close(&f);
+}
+
 // A result that nobody has named is a model of its own, and not what is served next.
 static void results_have_names_of_their_own(void **state)
 {
@@ -654,6 +690,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(jobs_that_never_begin_have_ended, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_that_wait_stay_paused, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_to_follow_are_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(all_jobs_to_follow_count, setup, teardown),
         cmocka_unit_test_setup_teardown(results_have_names_of_their_own, setup, teardown),
         cmocka_unit_test_setup_teardown(logs_are_bounded, setup, teardown),
     };

@@ -115,19 +115,19 @@ static hth_err wait_ended(const hth_train_queue *queue, uint64_t id, bool *finis
     return err;
 }
 
+// wait_after asks about all of them: one that never finishes ends the job at once, whatever the
+// others do.
 static hth_err wait_after(hth_train_queue *queue, hth_train_entry *entry)
 {
     uint64_t now = hth_now_ns();
     bool finished;
+    int i = 0;
     if (entry->looked_ns > 0 && now - entry->looked_ns < WAIT_LOOK_NS) {
         return HTH_OK;
     }
     entry->looked_ns = now;
-    while (entry->n_after > 0) {
-        hth_err err = wait_ended(queue, entry->after[entry->n_after - 1], &finished);
-        if (err == HTH_OK && !finished) {
-            return HTH_OK;
-        }
+    while (i < entry->n_after) {
+        hth_err err = wait_ended(queue, entry->after[i], &finished);
         if (err == HTH_ECANCELED) {
             return err;
         }
@@ -135,7 +135,13 @@ static hth_err wait_after(hth_train_queue *queue, hth_train_entry *entry)
             hth_log(WARN, SERVER, "train", "job '%s': %s", entry->job, hth_err_detail());
             return HTH_OK;
         }
-        entry->n_after--;
+        if (finished) {
+            entry->n_after--;
+            memmove(&entry->after[i], &entry->after[i + 1],
+                    (size_t)(entry->n_after - i) * sizeof *entry->after);
+        } else {
+            i++;
+        }
     }
     return HTH_OK;
 }
