@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/arguments.h"
 
+#include "base/spelling.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 static bool is_texts(const json_t *json)
 {
@@ -92,6 +95,54 @@ hth_err hth_arguments_check(hth_command_id command, const json_t *args)
         if ((row->required >> i & 1) != 0 && is_missing(json_object_get(args, name))) {
             return hth_fail(HTH_EINVAL, "the argument '%s' is missing", name);
         }
+    }
+    return HTH_OK;
+}
+
+// ---- names
+
+#define KNOWN_FAR 3 // letters that are another word
+
+// known_nearest is what `name` may be a misspelling of; NULL: of nothing that the command takes.
+// taken: it takes just that.
+static const char *known_nearest(hth_command_id command, const char *name, bool *taken)
+{
+    const hth_command_row *row = hth_command_get(command);
+    const char *best = NULL;
+    int distance = KNOWN_FAR;
+    *taken = false;
+    for (int i = 0; i < HTH_ARGUMENTS; i++) {
+        const char *argument = hth_argument_name((hth_argument)i);
+        if ((row->takes >> i & 1) != 0) {
+            *taken = *taken || strcmp(argument, name) == 0;
+            bool same = hth_spelling_same(argument, name);
+            best = same ? argument : best;
+            distance = same ? 0 : distance;
+            hth_spelling_closer(name, argument, &distance, &best);
+        }
+    }
+    return best;
+}
+
+hth_err hth_arguments_known(hth_command_id command, const json_t *args)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)args, name, v)
+    {
+        bool taken;
+        const char *best = known_nearest(command, name, &taken);
+        const char *of = hth_command_name(command);
+        if (taken || json_is_null(v)) {
+            continue;
+        }
+        return best != NULL
+                   ? hth_fail(HTH_EINVAL, "'%s' has no argument '%.40s'; did you mean '%s'?", of,
+                              name, best)
+                   : hth_fail(HTH_EINVAL,
+                              "'%s' has no argument '%.40s'; `hearth help "
+                              "%s` lists them without their dashes",
+                              of, name, of);
     }
     return HTH_OK;
 }

@@ -16,6 +16,9 @@ hth_err hth_arguments_read(hth_command_id command, const char *text, json_t **ou
 // type, or one that it requires and that is missing or empty. null is like no argument. Ranges are
 // checked by who reads them; arguments that the command does not take are ignored.
 hth_err hth_arguments_check(hth_command_id command, const json_t *args);
+// hth_arguments_known: HTH_EINVAL names an argument that the command does not take, and one that
+// may be meant. null is like no argument.
+hth_err hth_arguments_known(hth_command_id command, const json_t *args);
 
 // The argument "exchange" of a training job: that it is one rank of a group whose other ranks are
 // jobs of other servers, and by which socket its client sums for it (base/ipc/sum_link.h):

@@ -66,6 +66,26 @@ static void test_not_taken(void **state)
     assert_err(check("stats", "{\"model\":7}"), HTH_EINVAL, "'model' must be a string");
 }
 
+// A misspelt argument is named, and what it may have been.
+static void test_unknown(void **state)
+{
+    static const char *const bad[][2] = {
+        {"{\"epoch\":3}", "'train' has no argument 'epoch'; did you mean 'epochs'?"},
+        {"{\"lr\":1,\"save_as\":\"a\"}", "no argument 'save_as'; did you mean 'save-as'?"},
+        {"{\"Batch\":8}", "'train' has no argument 'Batch'; did you mean 'batch'?"},
+        {"{\"lerning-rate\":0.1}", "no argument 'lerning-rate'; `hearth help train` lists"},
+        {"{\"points\":3}", "'train' has no argument 'points'"}, // another command's
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *args = json_loads(bad[i][0], 0, NULL);
+        assert_err(hth_arguments_known(HTH_COMMAND_TRAIN, args), HTH_EINVAL, bad[i][1]);
+        json_decref(args);
+    }
+    json_t *args = json_loads("{\"lr\":1,\"k\":3,\"exchange\":{},\"spell\":null}", 0, NULL);
+    assert_ok(hth_arguments_known(HTH_COMMAND_TRAIN, args));
+    json_decref(args);
+}
+
 static void test_which_model(void **state)
 {
     static const char *const about[] = {"load", "unload", "model", "batching", "precision"};
@@ -128,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_not_an_object), cmocka_unit_test(test_types),
         cmocka_unit_test(test_not_taken),     cmocka_unit_test(test_which_model),
         cmocka_unit_test(test_which_job),     cmocka_unit_test(test_a_rank),
+        cmocka_unit_test(test_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

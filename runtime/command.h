@@ -15,7 +15,7 @@
 //               failing fails it), having (those with the model), one (of them), load, train, job
 //               (where they are to be or are); none: it does not get there
 //   merge       how a router makes one answer of several: merge_MERGE of router_merge.c
-//   takes       its arguments (HTH_ARGUMENT_TABLE) whose types are checked; others are ignored
+//   takes       its arguments (HTH_ARGUMENT_TABLE) whose types are checked; train refuses others
 //   required    those of them without which it is refused
 #ifndef HTH_RUNTIME_COMMAND_H
 #define HTH_RUNTIME_COMMAND_H

@@ -111,7 +111,7 @@ static void print_page(FILE *file)
         "What `hearth_query` ([hearth.h](../client/hearth.h)) asks of a server, the role that it "
         "needs\n([security](security.md)), and the arguments; bold: required. `job` with a "
         "`budget` needs the role\n`job`. An argument that a command does not take is "
-        "ignored.\n\n"
+        "ignored, by `train` refused.\n\n"
         "| command | role | arguments |\n|---|---|---|\n");
     for (int i = HTH_COMMAND_NONE + 1; i < HTH_COMMANDS; i++) {
         const hth_command_row *row = hth_command_get((hth_command_id)i);

@@ -52,7 +52,9 @@ ARGUMENTS = [  # a question, its arguments, the error, what is said
     ('plan', {'model': 'digits', 'budget': 1 << 20}, hearth.InvalidArgument, "'budget' must be a string, not a number"),
     ('bench', {'model': 'digits', 'batch': '8', 'seconds': 0}, hearth.InvalidArgument, "'batch' must be a number, not a string"),
     ('train', {'model': 'digits', 'loss': 'mse', 'freeze': 'conv*'}, hearth.InvalidArgument, "'freeze' must be a list of strings, not a string"),
-    ('train', {'model': 'digits', 'loss': 'mse', 'no_shuffle': 1}, hearth.InvalidArgument, "'no-shuffle' must be true or false, not a number")]
+    ('train', {'model': 'digits', 'loss': 'mse', 'no_shuffle': 1}, hearth.InvalidArgument, "'no-shuffle' must be true or false, not a number"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'lerning_rate': 1}, hearth.InvalidArgument, "'train' has no argument 'lerning-rate'; `hearth help"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'epoch': 3}, hearth.InvalidArgument, "'train' has no argument 'epoch'; did you mean 'epochs'?")]
 
 
 class Inputs(unittest.TestCase):

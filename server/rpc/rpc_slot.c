@@ -441,8 +441,7 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
     const char *again = json_string_value(json_object_get(args, "job"));
     slot->leaves = json_is_true(json_object_get(args, "detach"));
     HTH_TRY(slot->leaves ? job_count(slot) : HTH_OK);
-    json_object_del(args, "id"); // is given here, to nobody who asks for one
-    if (slot->r.member > 1) {    // the job's number is that of rank 0
+    if (slot->r.member > 1) { // the job's number is that of rank 0
         return HTH_OK;
     }
     if (again != NULL) {
@@ -460,10 +459,13 @@ static hth_err job_begins(hth_rpc_slot *slot, json_t *args)
 }
 
 // request_arguments reads what a question says about jobs by their numbers: it gives a new job its
-// own, and finds the name of the one that is asked about.
+// own, and finds the name of the one that is asked about. What a job does not know is refused: it
+// would run for days as if that had not been said.
 static hth_err request_arguments(hth_rpc_slot *slot, json_t *args)
 {
     if (slot->command == HTH_COMMAND_TRAIN) {
+        json_object_del(args, "id"); // is given below, to nobody who asks for one
+        HTH_TRY(hth_arguments_known(slot->command, args));
         HTH_TRY(hth_arguments_check(slot->command, args)); // before it has a number
         return job_begins(slot, args);
     }

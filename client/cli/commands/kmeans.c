@@ -38,6 +38,7 @@ static int kmeans_arguments(const hth_cli *cli, json_t **out)
     json_object_del(q, "model");
     json_object_del(q, "log-csv");
     json_object_del(q, "log-tensorboard");
+    json_object_del(q, "threads");
     json_object_set_new(q, "detach", json_true()); // the job is the server's from the start
     if (json_is_true(json_object_get(q, "resume"))) {
         json_object_set_new(q, "job", json_string(cli->args[0]));

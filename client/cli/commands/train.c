@@ -29,7 +29,8 @@ static bool train_files(json_t *json)
     return true;
 }
 
-// Weights are numbers to the server, whatever they were written in; logs are this command's.
+// Weights are numbers to the server, whatever they were written in; logs are this command's, and
+// threads those of its own engine.
 static int train_numbers(const hth_cli *cli, json_t *json)
 {
     static const char *const lists[] = {"class-weights", "pos-weight"};
@@ -46,6 +47,7 @@ static int train_numbers(const hth_cli *cli, json_t *json)
     }
     json_object_del(json, "log-csv");
     json_object_del(json, "log-tensorboard");
+    json_object_del(json, "threads");
     return HTH_CLI_OK;
 }
 
