@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/train/job.h"
 
+#include "base/log.h"
+#include "engine/train/train.h"
+#include "runtime/redact.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
 void hth_job_free(hth_job *job)
 {
     if (job != NULL) {
@@ -134,4 +141,48 @@ void hth_job_keep_size(hth_job *job)
     if (job->ops->keep_size != NULL) {
         job->ops->keep_size(job);
     }
+}
+
+// ---- jobs that cannot store what they have
+
+// job_warn leaves paths out, for some of who is told are elsewhere.
+static void job_warn(const hth_job_told *told, const char *trouble)
+{
+    char text[HTH_CHECKPOINT_NOTE + HTH_CHECKPOINT_JOB + 16], cleared[sizeof text];
+    snprintf(text, sizeof text, "job '%s': %s", told->job, trouble);
+    hth_redact(text, cleared, sizeof cleared);
+    json_t *doc = json_pack("{s:s}", "warning", cleared);
+    char *line = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    hth_log(WARN, SERVER, "train", "%s", text);
+    if (told->events->log != NULL) {
+        told->events->log(told->events->ctx, "warning", cleared);
+    }
+    if (line != NULL && told->r->progress != NULL) {
+        told->r->progress(told->r, line, told->done, told->total);
+    }
+    if (line != NULL && told->events->fn != NULL) {
+        told->events->fn(told->events->ctx, line, 1, 1); // however soon after another one
+    }
+    free(line);
+}
+
+void hth_job_unwritten(const hth_job_told *told, char trouble[HTH_CHECKPOINT_NOTE])
+{
+    bool reported = trouble[0] != 0;
+    snprintf(trouble, HTH_CHECKPOINT_NOTE,
+             "its last checkpoint could not be written; the next one is due at its usual time: "
+             "%.400s",
+             hth_err_detail());
+    if (!reported) {
+        job_warn(told, trouble);
+    }
+}
+
+void hth_job_unstored(const hth_job_told *told, const char *why, char trouble[HTH_CHECKPOINT_NOTE])
+{
+    snprintf(trouble, HTH_CHECKPOINT_NOTE,
+             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
+             why, told->job);
+    job_warn(told, trouble);
 }

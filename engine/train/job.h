@@ -9,6 +9,7 @@
 #ifndef HTH_ENGINE_TRAIN_JOB_H
 #define HTH_ENGINE_TRAIN_JOB_H
 
+#include "runtime/checkpoint_index.h"
 #include "runtime/request.h"
 
 #include <jansson.h>
@@ -86,5 +87,21 @@ hth_err hth_job_more(hth_job *job);
 hth_err hth_job_less(hth_job *job, uint64_t bytes);
 bool hth_job_resized(hth_job *job, hth_err *err);
 void hth_job_keep_size(hth_job *job);
+
+// ---- jobs that cannot store what they have, of every kind
+
+// Who is told of it: who waits for the job (`r`), and who listens and its log (train.h).
+typedef struct hth_job_told {
+    hth_request *r;
+    const struct hth_train_events *events;
+    const char *job;
+    uint64_t done, total; // steps
+} hth_job_told;
+
+// hth_job_unwritten: a checkpoint could not be written, as hth_fail says. hth_job_unstored: nor
+// could the result, and `why`; the job waits for room. `trouble` becomes that sentence. Of
+// checkpoints it is told once, until one is written and trouble is "" again.
+void hth_job_unwritten(const hth_job_told *told, char trouble[HTH_CHECKPOINT_NOTE]);
+void hth_job_unstored(const hth_job_told *told, const char *why, char trouble[HTH_CHECKPOINT_NOTE]);
 
 #endif

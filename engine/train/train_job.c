@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "runtime/redact.h"
 #include "runtime/catalog.h"
 #include "engine/serve/version_swap.h"
 
@@ -14,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define JOB_TEXT (HTH_CHECKPOINT_NOTE + HTH_CHECKPOINT_JOB + 16) // what is said about a job
 
 json_t *hth_train_memory(const hth_program *program)
 {
@@ -135,44 +132,29 @@ bool hth_train_job_left(hth_train_job *job, hth_err *err)
     return true;
 }
 
-// job_warn says something about the job to who waits for it and who listens; without paths, for
-// some of them are elsewhere.
-static void job_warn(const hth_train_job *job, const char *text)
+// job_told is who is told of the job, called `name`.
+static hth_job_told job_told(const hth_train_job *job, const char *name)
 {
-    char cleared[JOB_TEXT];
-    hth_redact(text, cleared, sizeof cleared);
-    json_t *doc = json_pack("{s:s}", "warning", cleared);
-    char *line = json_dumps(doc, JSON_COMPACT);
-    json_decref(doc);
-    hth_log(WARN, SERVER, "train", "%s", text);
-    job_log(job, "warning", cleared);
-    if (line != NULL && job->r->progress != NULL) {
-        job->r->progress(job->r, line, (uint64_t)job->step, (uint64_t)job->steps);
-    }
-    if (line != NULL && job->events.fn != NULL) {
-        job->events.fn(job->events.ctx, line, 1, 1); // however soon after another one
-    }
-    free(line);
+    return (hth_job_told){.r = job->r,
+                          .events = &job->events,
+                          .job = name,
+                          .done = (uint64_t)job->step,
+                          .total = (uint64_t)job->steps};
 }
 
 // job_wrote notes what became of a checkpoint. One that could not be written costs nothing but what
 // is computed again if the job ends now.
 static void job_wrote(hth_train_job *job, hth_err err)
 {
-    char name[HTH_CHECKPOINT_JOB], text[JOB_TEXT];
-    bool reported = job->trouble[0] != 0;
+    char name[HTH_CHECKPOINT_JOB], detail[HTH_CHECKPOINT_NOTE];
     if (err == HTH_OK) {
         return;
     }
-    snprintf(
-        job->trouble, sizeof job->trouble,
-        "its last checkpoint could not be written; the next one is due at its usual time: %.400s",
-        hth_err_detail());
-    snprintf(text, sizeof text, "job '%s': %s",
-             hth_checkpoint_job(job->args, name) == HTH_OK ? name : "", job->trouble);
-    if (!reported) { // once, until one is written
-        job_warn(job, text);
-    }
+    snprintf(detail, sizeof detail, "%s", hth_err_detail());
+    bool named = hth_checkpoint_job(job->args, name) == HTH_OK;
+    const hth_job_told told = job_told(job, named ? name : "");
+    (void)hth_err_restore(err, detail);
+    hth_job_unwritten(&told, job->trouble);
 }
 
 // job_written looks what became of the checkpoint that was begun last; false: it is being written.
@@ -318,7 +300,7 @@ static hth_err job_finite(hth_train_job *job)
 // room.
 static hth_err job_publish(hth_train_job *job, const char *name, int *version)
 {
-    char why[300], text[JOB_TEXT];
+    char why[300];
     hth_store_unreserve(job->room);
     job->room = -1;
     hth_err err = hth_trainer_publish(job->trainer, version);
@@ -334,11 +316,8 @@ static hth_err job_publish(hth_train_job *job, const char *name, int *version)
             name, why, (long long)job->step, name);
     }
     job->stuck = true;
-    snprintf(job->trouble, sizeof job->trouble,
-             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
-             why, name);
-    snprintf(text, sizeof text, "job '%s': %s", name, job->trouble);
-    job_warn(job, text);
+    const hth_job_told told = job_told(job, name);
+    hth_job_unstored(&told, why, job->trouble);
     return HTH_OK;
 }
 

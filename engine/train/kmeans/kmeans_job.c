@@ -70,16 +70,22 @@ static const char *job_kept(const kmeans_job *job, char text[80])
     return text;
 }
 
+static hth_job_told job_told(const kmeans_job *job)
+{
+    return (hth_job_told){.r = job->r,
+                          .events = &job->events,
+                          .job = job->name,
+                          .done = job->at.iterations,
+                          .total = job->spec.what.iterations};
+}
+
 // job_save makes a checkpoint of a job that ends, or goes on all the same where that fails.
 static void job_save(kmeans_job *job)
 {
     uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CHECKPOINT_SECONDS);
     if (kmeans_leads(job) && kmeans_save(job) != HTH_OK) {
-        snprintf(job->trouble, sizeof job->trouble,
-                 "its last checkpoint could not be written; the next one is due at its usual time: "
-                 "%.400s",
-                 hth_err_detail());
-        kmeans_log(job, "warning", job->trouble);
+        const hth_job_told told = job_told(job);
+        hth_job_unwritten(&told, job->trouble);
     }
     job->due_ns = hth_now_ns() + seconds * 1000000000u;
 }
@@ -165,10 +171,8 @@ static hth_err job_unpublished(kmeans_job *job, hth_err err)
                         job->name, why, job->name);
     }
     job->stuck = true;
-    snprintf(job->trouble, sizeof job->trouble,
-             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
-             why, job->name);
-    kmeans_log(job, "warning", job->trouble);
+    const hth_job_told told = job_told(job);
+    hth_job_unstored(&told, why, job->trouble);
     return HTH_OK;
 }
 

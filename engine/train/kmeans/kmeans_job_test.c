@@ -325,12 +325,17 @@ static void what_has_converged_stays(void **state)
     rig_close(&r);
 }
 
+static atomic_int warned; // times that who waits was told of it
+
 static void disk_fills_up(hth_request *request, const char *what, uint64_t done, uint64_t total)
 {
+    warned +=
+        strstr(what, "{\"warning\":\"job 'stuck': its result could not be saved, nor") == what;
     hth_store_file_full(what[0] == '{' && done == 8);
 }
 
-// A result that cannot be stored, nor a checkpoint of it, waits in memory until there is room.
+// A result that cannot be stored, nor a checkpoint of it, waits in memory until there is room. Who
+// waits for the job learns so.
 static void a_full_disk_costs_no_result(void **state)
 {
     rig r;
@@ -350,6 +355,7 @@ static void a_full_disk_costs_no_result(void **state)
         json_decref(row);
     }
     hth_store_file_full(false);
+    assert_int_equal(warned, 1);
     json_decref(ask(&r.f, "resume", "{\"job\": \"stuck\"}", &err));
     assert_ok(err);
     assert_ok(call_wait(&c));
