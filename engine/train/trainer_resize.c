@@ -224,8 +224,10 @@ static hth_err resize_take(hth_trainer *trainer)
 
 void hth_trainer_keep_size(hth_trainer *trainer)
 {
-    trainer->replan.unwanted = trainer->replan.resizes;
-    trainer->replan.stop = trainer->replan.resizes;
+    if (trainer->replan.resizes) { // a search in the memory that it has may be told to end, too
+        trainer->replan.unwanted = true;
+        trainer->replan.stop = 1;
+    }
 }
 
 bool hth_trainer_resized(hth_trainer *trainer, hth_err *err)

@@ -117,6 +117,9 @@ static void refused(void **state)
     while (r.t->replan.searching) { // a step ends it
         rig_step(&r);
     }
+    r.t->replan.stop = 1; // as hth_trainer_more ends a search in the memory that there is
+    hth_trainer_keep_size(r.t);
+    assert_int_equal(r.t->replan.stop, 1);
     assert_ok(hth_trainer_less(r.t, HTH_PLAN_ALIGN)); // there is no such plan
     assert_int_equal(until_resized(&r), HTH_ETOOBIG);
     assert_true(r.t->memory_bytes == had_bytes);
