@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that are paused, resumed and given other budgets while they work: between two steps, with
 // the losses of a job that was left alone.
-#include "runtime/checkpoint_index.h"
+#include "base/log.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "tests/rig/train_job.h"
+
+#include <stdatomic.h>
 
 static const char common[] = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 3, "
                              "\"schedule\": \"cosine\"";
@@ -259,6 +262,43 @@ static void losses_are_thinned_and_steps_measured(void **state)
     end(&t);
 }
 
+static atomic_int heard; // lines about the job that cannot go on
+
+static void listens(void *ctx, const hth_log_record *record)
+{
+    heard += strstr(record->text, "interrupted job 'bad': job 'bad' has no checkpoint") != NULL;
+}
+
+// One interrupted job that cannot be read is told of, and those after it go on.
+static void each_job_that_cannot_go_on_is_told_of(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_put_result result;
+    hth_manifest m;
+    char meta[] = "{\"job\":{\"save-as\":\"bad\",\"id\":1},\"step\""; // and no more
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    assert_ok(hth_store_put(f.store, "bad" HTH_CHECKPOINT_TAIL, "none", 4, meta, NULL, 0, NULL,
+                            NULL, &result));
+    json_t *args = arguments_of(&mlp, data, "{\"id\": 2}", want);
+    assert_ok(hth_checkpoint_accept(f.store, "result", args));
+    json_decref(args);
+    hth_engine_close(f.engine);
+    hth_log_sink(listens, NULL);
+    hth_engine_config config = {
+        .device = "cpu:mem=256MiB,threads=2", .resume = true, .event = events_event};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    for (uint64_t seen = 0; hth_store_get(f.store, "result", 0, &m) == HTH_ENOENT;) {
+        events_wait(&seen);
+    }
+    hth_manifest_fini(&m);
+    hth_log_sink(NULL, NULL);
+    assert_int_equal(heard, 1);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +307,7 @@ int main(void)
         cmocka_unit_test(paused_jobs_outlive_their_client),
         cmocka_unit_test(jobs_that_wait_take_no_older_ones_checkpoint),
         cmocka_unit_test(budgets_change_between_steps),
+        cmocka_unit_test(each_job_that_cannot_go_on_is_told_of),
         cmocka_unit_test(losses_are_thinned_and_steps_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,6 +205,16 @@ static void fair_ends(hth_train_queue *queue, hth_train_entry *entry, uint64_t n
     entry->fair.left_ns = hth_job_left_ns(entry->work);
 }
 
+// fair_counts counts a job that works and is not counted so far; false: it works all the same.
+static bool fair_counts(hth_train_queue *queue, hth_train_entry *entry)
+{
+    char detail[HTH_CHECKPOINT_NOTE];
+    snprintf(detail, sizeof detail, "%s", hth_err_detail());
+    bool counts = fair_add(queue, entry) == HTH_OK;
+    (void)hth_err_restore(HTH_EIO, detail);
+    return counts;
+}
+
 void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
 {
     hth_fair_amounts held = {{0}};
@@ -217,8 +227,8 @@ void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry)
     held.of[HTH_TRAIN_HOST_MEMORY] = entry->spills ? 0 : host_bytes;
     if (entry->fair.state == HTH_FAIR_OUT) { // it was alone
         entry->offer = (hth_train_offer){.n = 1, .demand = {held}};
-        if (fair_add(queue, entry) != HTH_OK) {
-            return; // it works, and is not counted
+        if (!fair_counts(queue, entry)) {
+            return;
         }
         hth_fair_queue_start(queue->fair.jobs, &entry->fair, 0, now_ns);
     }

@@ -70,7 +70,8 @@ hth_train_entry *hth_train_fair_next(hth_train_queue *queue);
 // at least, and those that it is planned for; 0: it was not in the queue.
 uint64_t hth_train_fair_granted(const hth_train_entry *entry, uint64_t *budget_bytes);
 // hth_train_fair_began notes that a job works, or has another budget, and what memory it really
-// has; hth_train_fair_blocked that what it was given is not there in one piece.
+// has; the calling thread's error detail stays, for what it notes may be a job that has just
+// failed. hth_train_fair_blocked that what it was given is not there in one piece.
 void hth_train_fair_began(hth_train_queue *queue, hth_train_entry *entry);
 void hth_train_fair_blocked(hth_train_queue *queue, hth_train_entry *entry);
 // hth_train_fair_leave takes a job out of the queue; one that is not in it stays as it is.

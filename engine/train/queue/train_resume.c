@@ -108,19 +108,17 @@ void hth_train_queue_resume(hth_train_queue *queue)
     size_t i;
     json_t *names, *name, *none = json_object();
     char note[HTH_CHECKPOINT_NOTE];
-    hth_err err = hth_checkpoint_list(queue->ms->store, &names);
-    if (err != HTH_OK) {
+    if (hth_checkpoint_list(queue->ms->store, &names) != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "interrupted jobs: %s", hth_err_detail());
         names = NULL;
     }
     json_array_foreach(names, i, name)
     {
-        hth_checkpoint_note_get(queue->ms->store, json_string_value(name), note);
-        if (note[0] == 0) {
-            err = hth_train_queue_own(queue, json_string_value(name), none, false);
+        const char *job = json_string_value(name);
+        hth_checkpoint_note_get(queue->ms->store, job, note);
+        if (note[0] == 0 && hth_train_queue_own(queue, job, none, false) != HTH_OK) {
+            hth_log(WARN, SERVER, "train", "interrupted job '%s': %s", job, hth_err_detail());
         }
-    }
-    if (err != HTH_OK) {
-        hth_log(WARN, SERVER, "train", "interrupted jobs: %s", hth_err_detail());
     }
     json_decref(none);
     json_decref(names);

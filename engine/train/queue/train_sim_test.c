@@ -473,8 +473,26 @@ static void hours(void **state)
                 seen.grown > 100 / TEST_STRIDE);
 }
 
+// A job that has just failed is noted, too: why it has failed stays what is told, also where it
+// cannot be counted.
+static void reasons_stay(void **state)
+{
+    sim *s = sim_open(1);
+    sim_job *job = &s->job[0];
+    sim_arrive(s, job);
+    job->entry.work = &job->work;
+    job->bytes = 2 * CAPACITY;
+    assert_int_equal(hth_fail(HTH_EIO, "the reason"), HTH_EIO);
+    hth_train_fair_began(&s->queue, &job->entry);
+    assert_int_equal(job->entry.fair.state, HTH_FAIR_OUT);
+    assert_string_equal(hth_err_detail(), "the reason");
+    job->bytes = 0;
+    s->queue.first = NULL;
+    sim_close(s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hours)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reasons_stay), cmocka_unit_test(hours)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
