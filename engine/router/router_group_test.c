@@ -122,8 +122,9 @@ static void server(void **state)
     fixture_close(&f);
 }
 
-// Members make the same update to the bit, whatever instructions and number of threads their devices
-// have, and gradients are clipped by one norm: the lead that updates for all has the same result.
+// Members make the same update to the bit, whatever instructions and number of threads their
+// devices have, and gradients are clipped by one norm: the lead that updates for all has the same
+// result.
 static void unlike_devices(void **state)
 {
     static const char *const saved[] = {"measured", "all", "ps"};

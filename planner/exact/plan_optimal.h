@@ -28,8 +28,8 @@ void hth_optimal_value(const hth_step *step, const char *name, double value, hth
 
 // hth_search_optimal puts the best plan under search->d.budget into the decoder, as
 // hth_search_policy does, and its proven time into search->proven_us. Blocks for options->limit_ms
-// (0: HTH_OPTIMAL_MS) at most. HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc
-// proved that it has no solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
+// (0: HTH_OPTIMAL_MS) at most. HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG:
+// cbc proved that it has no solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
 hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_options *options,
                            hth_outcome *out);
 
