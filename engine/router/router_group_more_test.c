@@ -87,6 +87,48 @@ static void paused(void **state)
     fixture_close(&f);
 }
 
+// Who would take over a job that its server has resumed, and is refused, leaves its members alone.
+static void taken_over(void **state)
+{
+    fixture f;
+    char data[200];
+    size_t joined;
+    devices_open(&f, TWO, false);
+    prepare(&f, &encoder, data);
+    char *text =
+        text_of(&encoder, data, "{\"on\":\"all\",\"epochs\":1000000,\"shards\":[[0,2,2]]}");
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(f.engine, &c);
+    until_step(&f, "result", 10);
+    hth_engine_drain(f.engine);
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    hth_engine_close(f.engine);
+    engines_open(&f, TWO, false);
+    until_step(&f, "result", step_of(&f, "result") + 20);
+    free(text);
+    text = text_of(&encoder, data, "{\"on\":\"all\",\"after\":\"nobody\"}");
+    c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    assert_true(call_run(f.engine, &c) != HTH_OK);
+    for (int i = 0; i < 3; i++) {
+        until_step(&f, "result", step_of(&f, "result") + 20);
+        assert_int_equal(members_of(&f, "result", &joined), 2);
+        assert_int_equal(joined, 2);
+    }
+    free(text);
+    json_int_t step = step_of(&f, "result");
+    text = text_of(&encoder, data,
+                   "{\"on\":\"all\",\"epochs\":1000000,\"shards\":[[0,2,2]],\"resume\":true}");
+    c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(f.engine, &c); // this one may
+    until_step(&f, "result", step + 100);
+    assert_int_equal(members_of(&f, "result", &joined), 2);
+    assert_int_equal(joined, 2);
+    change(&f, "cancel", "{\"job\":\"result\"}");
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    free(text);
+    fixture_close(&f);
+}
+
 // The process of the lead, or of another member, is killed: the summary has the shards of all steps
 // all the same, and none of who was away.
 static void killed(void **state)
@@ -401,11 +443,17 @@ static void evaluated(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paused),    cmocka_unit_test(killed),
-        cmocka_unit_test(budget),    cmocka_unit_test(server),
-        cmocka_unit_test(ignored),   cmocka_unit_test(parts_are_one_device_s),
-        cmocka_unit_test(elsewhere), cmocka_unit_test(not_named),
-        cmocka_unit_test(others),    cmocka_unit_test(evaluated),
+        cmocka_unit_test(paused),
+        cmocka_unit_test(taken_over),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(budget),
+        cmocka_unit_test(server),
+        cmocka_unit_test(ignored),
+        cmocka_unit_test(parts_are_one_device_s),
+        cmocka_unit_test(elsewhere),
+        cmocka_unit_test(not_named),
+        cmocka_unit_test(others),
+        cmocka_unit_test(evaluated),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

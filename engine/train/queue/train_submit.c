@@ -234,6 +234,13 @@ static hth_err submit_waits(hth_train_queue *queue, hth_train_entry *entry, bool
         queue, entry, entry->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
 }
 
+// submit_beside: a member comes in beside that of another group of the same job, which ends when
+// its own group does: the lead that would take that over may be refused yet.
+static bool submit_beside(const hth_train_entry *entry, const hth_train_entry *same)
+{
+    return entry->member && same->member && !hth_train_gang_over(same);
+}
+
 void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
@@ -247,7 +254,8 @@ void hth_train_queue_add(hth_train_queue *queue, hth_request *request)
         queue->answer(request, err);
         return;
     }
-    if (same != NULL && hth_train_entry_own(same)) { // who asks takes it over, from its checkpoint
+    if (same != NULL && hth_train_entry_own(same) && !submit_beside(e, same)) {
+        // who asks takes it over, from its checkpoint
         hth_train_queue_end(queue, same, hth_fail(HTH_ECANCELED, "'%s' was requested", e->job),
                             NULL);
     }
