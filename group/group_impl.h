@@ -15,8 +15,8 @@
 #define EXCHANGE_WHY    400
 #define GROUP_MAGIC     0x70756f7267687468u
 
-// A seat, and everything of the region but counters and contents, is written under the lock; the
-// weight also by its member alone, before it hands anything in.
+// A seat, and everything of the region but counters, contents and notes, which are the lead's, is
+// written under the lock; the weight also by its member alone, before it hands anything in.
 typedef struct group_seat {
     pthread_mutex_t alive;    // robust; held by its member's thread
     uint32_t joined, holds;   // holds: it has the group's state

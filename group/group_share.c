@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small vectors that are summed in the middle of a pass. Every member sums all of them itself:
 // dividing the work would have each wait twice. Nobody overwrites what another one may still read:
-// a vector is handed in once in a round, and no round begins before all have arrived for it.
+// a vector is handed in once in a round, and no round with shares begins before all have arrived
+// for it (round_overlaps in engine/train/train_round.c).
 #include "group/group_impl.h"
 
 #include <string.h>
