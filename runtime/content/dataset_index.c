@@ -3,6 +3,7 @@
 #include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/request.h"
@@ -318,11 +319,20 @@ static hth_err dataset_unclaimed(hth_store *store, const char *name, const char 
     return err;
 }
 
+// dataset_collect removes the files that nothing needs any more. Nothing is collected while some
+// model's record is damaged, for one: what was asked for is done all the same.
+static void dataset_collect(hth_store *store)
+{
+    uint64_t files, bytes;
+    if (hth_store_gc(store, &files, &bytes) != HTH_OK) {
+        hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
+    }
+}
+
 // dataset_rm removes what is held alone, and its locks.
 static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant, int fd, int claim)
 {
     char key[HTH_DATASET_NAME], claimed[CLAIM_NAME];
-    uint64_t files, bytes;
     hth_err err = dataset_key(name, tenant, key);
     if (err == HTH_OK) {
         err = hth_store_rm(store, key, 0);
@@ -335,7 +345,8 @@ static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant
     claim_name(key, claimed);
     hth_store_hold_end(store, key, fd);
     hth_store_hold_end(store, claimed, claim);
-    return hth_store_gc(store, &files, &bytes);
+    dataset_collect(store);
+    return HTH_OK;
 }
 
 hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner,
@@ -381,7 +392,6 @@ static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const c
 {
     int *versions;
     int n, fd = -1, claim = -1;
-    uint64_t files, bytes;
     HTH_TRY(hth_store_versions(store, key, &versions, &n));
     hth_err err = n > 1 ? dataset_unclaimed(store, put->name, tenant, &fd, &claim) : HTH_OK;
     if (err != HTH_OK) {
@@ -396,7 +406,7 @@ static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const c
     hth_store_let_go(fd);
     hth_store_let_go(claim);
     if (n > 1 && err == HTH_OK) {
-        err = hth_store_gc(store, &files, &bytes);
+        dataset_collect(store);
     }
     hth_free(versions);
     return err;

@@ -5,6 +5,7 @@
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_index.h"
 #include "runtime/job_index.h"
+#include "tests/rig/record_damage.h"
 #include "tests/rig/store_rig.h"
 
 #include <fcntl.h>
@@ -204,6 +205,29 @@ static void files_become_datasets(void **state)
     unlink(path);
 }
 
+// While another model's record is damaged no file is collected, but datasets go and come.
+static void others_damage_is_no_failure(void **state)
+{
+    hth_put_result r;
+    hth_manifest m;
+    uint64_t files, bytes;
+    const hth_dataset_who alice = {"alice", false};
+    assert_ok(put("h", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_store_put(store, "other", "graph", 5, "{\"mark\": \"is damaged soon\"}", NULL, 0,
+                            NULL, NULL, &r));
+    record_damage(store_rig_path, "is damaged soon");
+    assert_int_equal(hth_store_gc(store, &files, &bytes), HTH_ECORRUPT);
+    assert_ok(put("h", "alice", 2, 4, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_dataset_get(store, "h", "alice", &m));
+    assert_int_equal(m.tensors[0].shape.dim[0], 4);
+    hth_manifest_fini(&m);
+    assert_ok(hth_dataset_remove(store, "h", NULL, alice));
+    assert_int_equal(count(alice), 0);
+    assert_ok(hth_store_rm(store, "other", 0));
+    assert_ok(hth_store_gc(store, &files, &bytes));
+    assert_true(files > 0);
+}
+
 static hth_err put_once(void)
 {
     hth_put_result r;
@@ -225,6 +249,7 @@ int main(void)
         cmocka_unit_test(they_belong_to_tenants),  cmocka_unit_test(they_are_no_models),
         cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
         cmocka_unit_test(canceled_jobs_need_none), cmocka_unit_test(bad_ones_are_refused),
-        cmocka_unit_test(files_become_datasets),   cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(files_become_datasets),   cmocka_unit_test(others_damage_is_no_failure),
+        cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

@@ -3,6 +3,7 @@
 
 #include "modelstore/hold.h"
 #include "runtime/job_index.h"
+#include "tests/rig/record_damage.h"
 #include "tests/rig/store_rig.h"
 
 #define HOUR ((uint64_t)3600 * 1000000000u)
@@ -73,6 +74,23 @@ static void orphans_expire(void **state)
     assert_ok(hth_dataset_own_expire(store, now + 2 * HOUR, HOUR));
     assert_int_equal(count(), 1);
     assert_ok(hth_dataset_remove(store, "named", "bob", (hth_dataset_who){NULL, true}));
+}
+
+// All go in one pass, although nothing can be collected while a model's record is damaged.
+static void all_expire_beside_damage(void **state)
+{
+    char name[HTH_DATASET_OWN];
+    hth_put_result r;
+    for (uint64_t job = 8; job < 11; job++) {
+        hth_dataset_own_name(job, "data", name);
+        assert_ok(put(name, "alice"));
+    }
+    assert_ok(hth_store_put(store, "other", "graph", 5, "{\"mark\": \"is damaged soon\"}", NULL, 0,
+                            NULL, NULL, &r));
+    record_damage(store_rig_path, "is damaged soon");
+    assert_ok(hth_dataset_own_expire(store, hth_job_index_now() + 2 * HOUR, HOUR));
+    assert_int_equal(count(), 0);
+    assert_ok(hth_store_rm(store, "other", 0));
 }
 
 // Jobs that wait for hours, and have no checkpoint, have their data when they begin; the last one
@@ -148,8 +166,8 @@ static void allocations_fail_cleanly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_of_their_own), cmocka_unit_test(orphans_expire),
-        cmocka_unit_test(who_waits_has_them), cmocka_unit_test(they_go_with_their_job),
-        cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(names_of_their_own),       cmocka_unit_test(orphans_expire),
+        cmocka_unit_test(all_expire_beside_damage), cmocka_unit_test(who_waits_has_them),
+        cmocka_unit_test(they_go_with_their_job),   cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

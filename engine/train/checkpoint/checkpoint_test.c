@@ -4,6 +4,7 @@
 #include "modelstore/file.h"
 #include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/queue/train_ended.h"
+#include "tests/rig/record_damage.h"
 #include "tests/rig/train_job.h"
 
 #include <errno.h>
@@ -181,29 +182,6 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_non_null(strstr(hth_err_detail(), "job 'result' has no checkpoint"));
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
     fixture_close(&f);
-}
-
-// record_damage changes a byte wherever the store's index has these words.
-static void record_damage(const char *dir, const char *words)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/index/data.mdb", dir);
-    FILE *file = fopen(path, "r+");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    size_t size = (size_t)ftell(file), found = 0;
-    char *all = malloc(size);
-    rewind(file);
-    assert_int_equal(fread(all, 1, size, file), size);
-    for (char *p = all; (p = memmem(p, size - (size_t)(p - all), words, strlen(words))) != NULL;) {
-        assert_int_equal(fseek(file, p - all, SEEK_SET), 0);
-        fputc('#', file);
-        p++;
-        found++;
-    }
-    assert_true(found > 0);
-    assert_int_equal(fclose(file), 0);
-    free(all);
 }
 
 // A checkpoint that is removed is gone, although nothing can be collected while another model's
