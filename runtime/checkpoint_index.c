@@ -143,32 +143,47 @@ static void list_insert(json_t *names, json_t *ids, const char *name, const json
     json_array_insert_new(ids, at, json_integer(id));
 }
 
+// list_read reads the job of a checkpoint; *args NULL: there is none, but a model of such a name, or
+// one that is damaged. What only could not be read now is not left out: a job may need something.
+static hth_err list_read(hth_store *store, const char *job, json_t **args)
+{
+    *args = NULL;
+    hth_err err = hth_checkpoint_args(store, job, args);
+    return err == HTH_ENOENT || err == HTH_ECORRUPT ? HTH_OK : err;
+}
+
 hth_err hth_checkpoint_list(hth_store *store, json_t **names)
 {
     hth_store_entry *e;
     int n;
     json_t *args, *ids = json_array();
+    *names = NULL;
     hth_err err = hth_store_list(store, &e, &n);
     if (err != HTH_OK) {
         json_decref(ids);
         return err;
     }
     *names = json_array();
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && err == HTH_OK; i++) {
         size_t stem = checkpoint_stem(e[i].name);
         bool last = i + 1 == n || strcmp(e[i].name, e[i + 1].name) != 0;
         if (!last || stem == 0) {
             continue;
         }
         e[i].name[stem] = 0;
-        if (hth_checkpoint_args(store, e[i].name, &args) == HTH_OK) { // else a model of this name
+        err = list_read(store, e[i].name, &args);
+        if (args != NULL) {
             list_insert(*names, ids, e[i].name, args);
             json_decref(args);
         }
     }
     json_decref(ids);
     hth_free(e);
-    return HTH_OK;
+    if (err != HTH_OK) {
+        json_decref(*names);
+        *names = NULL;
+    }
+    return err;
 }
 
 static bool checkpoint_uses(const json_t *args, const char *model, int version)
@@ -268,18 +283,25 @@ static hth_err checkpoint_needs(hth_store *store, const char *job, const json_t 
     return HTH_OK;
 }
 
+static hth_err checkpoint_may_need(hth_store *store, const char *job, const checkpoint_need *need)
+{
+    json_t *args;
+    HTH_TRY(list_read(store, job, &args));
+    hth_err err = args != NULL ? checkpoint_needs(store, job, args, need) : HTH_OK;
+    json_decref(args);
+    return err;
+}
+
 static hth_err checkpoint_none_needs(hth_store *store, const checkpoint_need *need)
 {
-    json_t *names, *name, *args;
+    json_t *names, *name;
     size_t i;
     HTH_TRY(hth_checkpoint_list(store, &names));
     hth_err err = HTH_OK;
     json_array_foreach(names, i, name)
     {
-        const char *job = json_string_value(name);
-        if (err == HTH_OK && hth_checkpoint_args(store, job, &args) == HTH_OK) {
-            err = checkpoint_needs(store, job, args, need);
-            json_decref(args);
+        if (err == HTH_OK) {
+            err = checkpoint_may_need(store, json_string_value(name), need);
         }
     }
     json_decref(names);

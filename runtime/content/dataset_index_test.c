@@ -11,6 +11,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#define FAULTS 120 // more than a removal has allocations
+
+#define NEEDS_N "{\"job\":{\"tenant\":\"alice\",\"data\":{\"dataset\":\"n\"}}}"
+
 static float values[64];
 
 static hth_err put(const char *name, const char *tenant, float first, int samples, int64_t most,
@@ -126,6 +130,23 @@ static void what_is_used_stays(void **state)
     assert_ok(hth_store_rm(store, "job.checkpoint", 0));
     assert_ok(hth_dataset_remove(store, "a", NULL, alice));
     assert_err(hth_dataset_hold(store, "a", "alice", &m, &fd), HTH_ENOENT, "no dataset");
+}
+
+// Where a checkpoint cannot be read for want of memory, its job is not forgotten.
+static void no_memory_frees_nothing(void **state)
+{
+    const hth_dataset_who alice = {"alice", false};
+    hth_put_result r;
+    assert_ok(put("n", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_store_put(store, "job.checkpoint", "", 0, NEEDS_N, NULL, 0, NULL, NULL, &r));
+    for (uint64_t nth = 1; nth <= FAULTS; nth++) {
+        hth_fault_alloc(nth);
+        hth_err err = hth_dataset_remove(store, "n", NULL, alice);
+        hth_fault_alloc(0);
+        assert_true(err == HTH_EBUSY || err == HTH_ENOMEM);
+    }
+    assert_ok(hth_store_rm(store, "job.checkpoint", 0));
+    assert_ok(hth_dataset_remove(store, "n", NULL, alice));
 }
 
 // A canceled job's checkpoint is kept for who canceled it by mistake; datasets may go all the same.
@@ -248,6 +269,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_belong_to_tenants),  cmocka_unit_test(they_are_no_models),
         cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
+        cmocka_unit_test(no_memory_frees_nothing),
+
         cmocka_unit_test(canceled_jobs_need_none), cmocka_unit_test(bad_ones_are_refused),
         cmocka_unit_test(files_become_datasets),   cmocka_unit_test(others_damage_is_no_failure),
         cmocka_unit_test(allocations_fail_cleanly)};
