@@ -118,6 +118,26 @@ static hth_err put_same(hth_txn *txn, hth_put_job *job, int last, bool *same)
     return err;
 }
 
+// put_look finds out what the put would be: another version, and of which the content is not its
+// own.
+static hth_err put_look(hth_txn *txn, void *ctx)
+{
+    hth_put_job *j = ctx;
+    HTH_TRY(hth_store_last(txn, j->name, &j->asked_of));
+    return put_same(txn, j, j->asked_of, &j->result.unchanged);
+}
+
+// put_ask asks whether another version may follow; outside the transaction, for the answer may need
+// the index, too.
+static hth_err put_ask(hth_put_job *job)
+{
+    if (job->ask == NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_index_read(&job->s->index, put_look, job));
+    return job->asked_of > 0 && !job->result.unchanged ? job->ask->may(job->ask->ctx) : HTH_OK;
+}
+
 static hth_err put_number(hth_txn *txn, const hth_put_job *job, int last, uint32_t *number)
 {
     MDB_val v;
@@ -141,9 +161,12 @@ static hth_err put_commit(hth_txn *txn, void *ctx)
     int last = 0;
     uint32_t number;
     HTH_TRY(hth_alias_taken(txn, j->name));
-    HTH_TRY(put_name_files(j));
     HTH_TRY(hth_store_last(txn, j->name, &last));
     HTH_TRY(put_same(txn, j, last, &j->result.unchanged));
+    if (j->ask != NULL && last != j->asked_of && !j->result.unchanged) {
+        return hth_fail(HTH_EBUSY, "it was replaced or removed meanwhile");
+    }
+    HTH_TRY(put_name_files(j));
     HTH_TRY(hth_put_mend_records(txn, j));
     HTH_TRY(hth_put_mend(txn, j));
     HTH_TRY(put_checked(txn, j));
@@ -257,6 +280,7 @@ static hth_err put_run(hth_put_job *job, const hth_put_tensor *tensors, int n, c
     HTH_TRY(put_record(job, skeleton, skeleton_bytes, meta));
     uint64_t t1 = hth_now_ns();
     HTH_TRY(put_sync_files(job));
+    HTH_TRY(put_ask(job));
     uint64_t t2 = hth_now_ns();
     HTH_TRY(hth_index_write(&job->s->index, put_commit, job));
     uint64_t t3 = hth_now_ns();
@@ -280,42 +304,55 @@ static void put_tell_repaired(const hth_put_job *job)
     }
 }
 
-hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
-                      size_t skeleton_bytes, const char *meta, const hth_put_tensor *tensors, int n,
-                      hth_progress_fn progress, void *ctx, hth_put_result *out)
+// put_do does what the job says: its store, name, and whom it asks and tells.
+static hth_err put_do(hth_put_job *j, const void *skeleton, size_t skeleton_bytes, const char *meta,
+                      const hth_put_tensor *tensors, int n, hth_put_result *out)
 {
+    hth_store *store = j->s;
     int lock;
     memset(out, 0, sizeof *out);
-    HTH_TRY(hth_store_check_new(name));
+    HTH_TRY(hth_store_check_new(j->name));
     HTH_TRY(put_check(tensors, n));
     if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_alias_free(store, name)); // before the work, and again when it is committed
+    HTH_TRY(hth_store_alias_free(store, j->name)); // before the work; again when it is committed
     HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, false, &lock));
-    hth_put_job j = {.s = store,
-                     .name = name,
-                     .progress = progress,
-                     .ctx = ctx,
-                     .caller = pthread_self(),
-                     .inline_max = (size_t)hth_setting_int(HTH_SET_STORE_INLINE_BYTES)};
-    pthread_mutex_init(&j.lock, NULL);
-    hth_err err = put_run(&j, tensors, n, skeleton, skeleton_bytes, meta);
+    j->caller = pthread_self();
+    j->inline_max = (size_t)hth_setting_int(HTH_SET_STORE_INLINE_BYTES);
+    pthread_mutex_init(&j->lock, NULL);
+    hth_err err = put_run(j, tensors, n, skeleton, skeleton_bytes, meta);
     if (err == HTH_OK) {
-        *out = j.result;
-        hth_put_given_end(&j);
-        hth_stat_add(HTH_STAT_STORE_BYTES_WRITTEN, j.result.bytes_new);
-        hth_stat_add(HTH_STAT_STORE_BYTES_SHARED, j.result.bytes_shared);
-        put_tell_repaired(&j);
+        *out = j->result;
+        hth_put_given_end(j);
+        hth_stat_add(HTH_STAT_STORE_BYTES_WRITTEN, j->result.bytes_new);
+        hth_stat_add(HTH_STAT_STORE_BYTES_SHARED, j->result.bytes_shared);
+        put_tell_repaired(j);
     } else {
-        err = put_clean(&j, hth_err_prefix(err, "model '%s'", name));
+        err = put_clean(j, hth_err_prefix(err, "model '%s'", j->name));
     }
-    HASH_CLEAR(hh, j.by_id);
-    pthread_mutex_destroy(&j.lock);
-    hth_free(j.record.data);
-    hth_put_work_fini(&j);
-    hth_free(j.items);
-    hth_free(j.tasks);
+    HASH_CLEAR(hh, j->by_id);
+    pthread_mutex_destroy(&j->lock);
+    hth_free(j->record.data);
+    hth_put_work_fini(j);
+    hth_free(j->items);
+    hth_free(j->tasks);
     close(lock);
     return err;
+}
+
+hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
+                      size_t skeleton_bytes, const char *meta, const hth_put_tensor *tensors, int n,
+                      hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    hth_put_job j = {.s = store, .name = name, .progress = progress, .ctx = ctx};
+    return put_do(&j, skeleton, skeleton_bytes, meta, tensors, n, out);
+}
+
+hth_err hth_store_put_if(hth_store *store, const char *name, const char *meta,
+                         const hth_put_tensor *tensors, int n, const hth_put_ask *ask,
+                         hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    hth_put_job j = {.s = store, .name = name, .ask = ask, .progress = progress, .ctx = ctx};
+    return put_do(&j, "", 0, meta, tensors, n, out);
 }

@@ -39,6 +39,8 @@ typedef struct hth_put_job {
     hth_put_task *tasks; // largest first
     hth_put_item *by_id; // guarded by lock
     size_t inline_max;
+    const hth_put_ask *ask; // NULL: whatever the newest version is, another one may follow
+    int asked_of;           // .. the newest one when it was asked
     hth_progress_fn progress;
     void *ctx;
     pthread_t caller;

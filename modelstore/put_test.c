@@ -363,6 +363,55 @@ static void test_disk_really_full(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+typedef struct asked {
+    hth_store *s;
+    int times;
+    bool refuse, other; // .. another put comes between
+} asked;
+
+static hth_err may(void *ctx)
+{
+    asked *a = ctx;
+    hth_put_result r;
+    a->times++;
+    if (a->other) {
+        assert_ok(test_put(a->s, "m", 7, &r));
+    }
+    return a->refuse ? hth_fail(HTH_EDENIED, "not now") : HTH_OK;
+}
+
+static hth_err put_if(asked *a, int seed, hth_put_result *out)
+{
+    test_model m;
+    const hth_put_ask ask = {may, a};
+    return hth_store_put_if(a->s, "m", "{}", test_make(&m, seed), TEST_N_TENSORS, &ask, NULL, NULL,
+                            out);
+}
+
+// Who asks is asked of each content that follows on another one, before it is there.
+static void test_asks(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    int latest;
+    asked a = {.s = s};
+    assert_ok(put_if(&a, 1, &r));
+    assert_ok(put_if(&a, 1, &r));
+    assert_true(r.unchanged && a.times == 0);
+    assert_ok(put_if(&a, 2, &r));
+    assert_true(r.version == 2 && a.times == 1);
+    a.refuse = true;
+    int files = test_count_files(state, "tensors");
+    assert_err(put_if(&a, 3, &r), HTH_EDENIED, "not now");
+    a = (asked){.s = s, .other = true};
+    assert_err(put_if(&a, 4, &r), HTH_EBUSY, "replaced or removed meanwhile");
+    assert_ok(hth_store_latest(s, "m", &latest));
+    assert_int_equal(latest, 3); // the other's
+    assert_int_equal(test_count_files(state, "tensors"), files + 1);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
 
 int main(void)
@@ -372,6 +421,7 @@ int main(void)
         TEST(test_disk_full_anywhere),
         TEST(test_failure_leaves_no_file),
         TEST(test_cancel),
+        TEST(test_asks),
         TEST(test_two_threads_write),
         TEST(test_repair),
         TEST(test_large),

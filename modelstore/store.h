@@ -58,6 +58,17 @@ typedef int (*hth_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_by
 hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
                       size_t skeleton_bytes, const char *meta, const hth_put_tensor *tensors, int n,
                       hth_progress_fn progress, void *ctx, hth_put_result *out);
+// hth_store_put_if is hth_store_put that asks `may` before it commits other content than that of
+// the newest version, where there is one. What `may` fails with is the put's failure, and nothing
+// was stored; it can read the store, but would wait for ever in hth_store_gc. HTH_EBUSY: the newest
+// version became another one after that.
+typedef struct hth_put_ask {
+    hth_err (*may)(void *ctx);
+    void *ctx;
+} hth_put_ask;
+hth_err hth_store_put_if(hth_store *store, const char *name, const char *meta,
+                         const hth_put_tensor *tensors, int n, const hth_put_ask *ask,
+                         hth_progress_fn progress, void *ctx, hth_put_result *out);
 
 // hth_store_room is how many bytes the store's file system has left for this user. HTH_EDENIED: the
 // store is read-only.

@@ -143,8 +143,8 @@ static void list_insert(json_t *names, json_t *ids, const char *name, const json
     json_array_insert_new(ids, at, json_integer(id));
 }
 
-// list_read reads the job of a checkpoint; *args NULL: there is none, but a model of such a name, or
-// one that is damaged. What only could not be read now is not left out: a job may need something.
+// list_read reads the job of a checkpoint; *args NULL: there is none, but a model of such a name,
+// or one that is damaged. What only cannot be read now is an error: its job may need something.
 static hth_err list_read(hth_store *store, const char *job, json_t **args)
 {
     *args = NULL;

@@ -386,30 +386,56 @@ static hth_err put_check(const hth_dataset_put *put)
     return put->tensors[0].shape.dim[0] > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "there are no samples");
 }
 
-// put_replace removes what a dataset was before, where nobody uses it; else the new version goes.
-static hth_err put_replace(hth_store *store, const hth_dataset_put *put, const char *tenant,
-                           const char *key, const hth_put_result *result)
+// What a put holds of the dataset that it replaces, alone, until the old version is gone; and from
+// before the new one is there, which then is the dataset.
+typedef struct put_old {
+    hth_store *store;
+    const char *name, *tenant;
+    int fd, claim;
+    hth_err err; // why it may not, with its sentence
+    char why[600];
+} put_old;
+
+static hth_err put_may(void *ctx)
+{
+    put_old *old = ctx;
+    old->err = dataset_unclaimed(old->store, old->name, old->tenant, &old->fd, &old->claim);
+    snprintf(old->why, sizeof old->why, "%s", hth_err_detail());
+    return old->err;
+}
+
+// put_replaced removes what the dataset was before.
+static hth_err put_replaced(hth_store *store, const char *key, int version)
 {
     int *versions;
-    int n, fd = -1, claim = -1;
+    int n;
     HTH_TRY(hth_store_versions(store, key, &versions, &n));
-    hth_err err = n > 1 ? dataset_unclaimed(store, put->name, tenant, &fd, &claim) : HTH_OK;
-    if (err != HTH_OK) {
-        char why[600];
-        snprintf(why, sizeof why, "%s", hth_err_detail());
-        (void)hth_store_rm(store, key, result->version);
-        hth_fail(err, "%s", why);
-    }
-    for (int i = 0; i < n && err == HTH_OK && n > 1; i++) {
-        err = versions[i] != result->version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
-    }
-    hth_store_let_go(fd);
-    hth_store_let_go(claim);
-    if (n > 1 && err == HTH_OK) {
-        dataset_collect(store);
+    hth_err err = HTH_OK;
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        err = versions[i] != version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
     }
     hth_free(versions);
     return err;
+}
+
+// put_version stores a version, which is the only one then.
+static hth_err put_version(hth_store *store, const hth_dataset_put *put, const char *key,
+                           const char *meta, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
+{
+    put_old old = {
+        .store = store, .name = put->name, .tenant = tenant_of(put->tenant), .fd = -1, .claim = -1};
+    const hth_put_ask ask = {put_may, &old};
+    hth_err err =
+        hth_store_put_if(store, key, meta, put->tensors, put->n, &ask, progress, ctx, out);
+    bool replaced = err == HTH_OK && old.fd >= 0 && !out->unchanged;
+    err = replaced ? put_replaced(store, key, out->version) : err;
+    hth_store_let_go(old.fd);
+    hth_store_let_go(old.claim);
+    if (replaced && err == HTH_OK) {
+        dataset_collect(store);
+    }
+    return old.err != HTH_OK ? hth_err_restore(old.err, old.why) : err;
 }
 
 hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_progress_fn progress,
@@ -433,12 +459,9 @@ hth_err hth_dataset_store(hth_store *store, const hth_dataset_put *put, hth_prog
     hth_err err = text != NULL ? hth_owner_room(store, tenant, put->store_bytes, key, &made)
                                : hth_no_memory("a dataset");
     if (err == HTH_OK) {
-        err = hth_store_put(store, key, "", 0, text, put->tensors, put->n, progress, ctx, out);
+        err = put_version(store, put, key, text, progress, ctx, out);
     }
     free(text);
     json_decref(meta);
-    if (err == HTH_OK && !out->unchanged) {
-        return put_replace(store, put, tenant, key, out);
-    }
     return err;
 }

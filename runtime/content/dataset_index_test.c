@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Datasets of a store: whose they are, what they cost, what keeps them.
 #include "client/safetensors.h"
+#include "modelstore/file.h"
 #include "modelstore/hold.h"
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_index.h"
@@ -8,10 +9,11 @@
 #include "tests/rig/record_damage.h"
 #include "tests/rig/store_rig.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#define FAULTS 120 // more than a removal has allocations
+#define FAULTS 120 // more than a put has allocations, or operations on files
 
 #define NEEDS_N "{\"job\":{\"tenant\":\"alice\",\"data\":{\"dataset\":\"n\"}}}"
 
@@ -149,6 +151,35 @@ static void no_memory_frees_nothing(void **state)
     assert_ok(hth_dataset_remove(store, "n", NULL, alice));
 }
 
+// What a job needs is the dataset at every moment, whatever fails while others are to replace it;
+// the same content may come again.
+static void what_is_needed_is_never_replaced(void **state)
+{
+    hth_put_result r;
+    hth_manifest m, now;
+    assert_ok(put("n", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_dataset_get(store, "n", "alice", &m));
+    assert_ok(hth_store_put(store, "job.checkpoint", "", 0, NEEDS_N, NULL, 0, NULL, NULL, &r));
+    for (uint64_t nth = 1; nth <= 2 * FAULTS; nth++) {
+        hth_fault_alloc(nth <= FAULTS ? nth : 0);
+        hth_store_file_fault(nth > FAULTS ? nth - FAULTS : 0, ENOSPC);
+        hth_err err = put("n", "alice", 2, 4, HTH_TENANT_NEVER, &r);
+        hth_fault_alloc(0);
+        hth_store_file_fault(0, 0);
+        assert_true(err == HTH_EBUSY || err == (nth <= FAULTS ? HTH_ENOMEM : HTH_EIO));
+        assert_ok(hth_dataset_get(store, "n", "alice", &now));
+        assert_true(hth_id_equal(&now.tensors[0].id, &m.tensors[0].id));
+        hth_manifest_fini(&now);
+    }
+    assert_err(put("n", "alice", 2, 4, HTH_TENANT_NEVER, &r), HTH_EBUSY, "to resume");
+    assert_int_equal(strncmp(hth_err_detail(), "job 'job' needs dataset", 23), 0);
+    assert_ok(put("n", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_true(r.unchanged);
+    hth_manifest_fini(&m);
+    assert_ok(hth_store_rm(store, "job.checkpoint", 0));
+    assert_ok(hth_dataset_remove(store, "n", NULL, (hth_dataset_who){"alice", false}));
+}
+
 // A canceled job's checkpoint is kept for who canceled it by mistake; datasets may go all the same.
 static void canceled_jobs_need_none(void **state)
 {
@@ -266,13 +297,16 @@ static void allocations_fail_cleanly(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(they_belong_to_tenants),  cmocka_unit_test(they_are_no_models),
-        cmocka_unit_test(quotas_have_numbers),     cmocka_unit_test(what_is_used_stays),
-        cmocka_unit_test(no_memory_frees_nothing),
-
-        cmocka_unit_test(canceled_jobs_need_none), cmocka_unit_test(bad_ones_are_refused),
-        cmocka_unit_test(files_become_datasets),   cmocka_unit_test(others_damage_is_no_failure),
-        cmocka_unit_test(allocations_fail_cleanly)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(they_belong_to_tenants),
+                                       cmocka_unit_test(they_are_no_models),
+                                       cmocka_unit_test(quotas_have_numbers),
+                                       cmocka_unit_test(what_is_used_stays),
+                                       cmocka_unit_test(no_memory_frees_nothing),
+                                       cmocka_unit_test(what_is_needed_is_never_replaced),
+                                       cmocka_unit_test(canceled_jobs_need_none),
+                                       cmocka_unit_test(bad_ones_are_refused),
+                                       cmocka_unit_test(files_become_datasets),
+                                       cmocka_unit_test(others_damage_is_no_failure),
+                                       cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }
