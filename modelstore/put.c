@@ -14,7 +14,7 @@
 // it holds the lock file shared, gc holds it alone: a tensor that step 1 found in the index is
 // still there in step 3. A failed put removes its temporary files, and its renamed ones if no other
 // put has committed the same id meanwhile (looked up while holding LMDB's write lock, under which
-// renames happen).
+// renames happen). What clients uploaded gets its name in tmp/ back instead.
 #include "modelstore/put_impl.h"
 
 #include "base/clock.h"
@@ -185,21 +185,33 @@ static hth_err put_commit(hth_txn *txn, void *ctx)
     return hth_store_changed(txn);
 }
 
-// put_undo removes the files of a failed put, as far as the index does not name them.
+// put_undo_item removes the file of an item, as far as the index does not name it. An upload waits
+// for another put, under the name that it had; whoever finds it there reads it again first.
+static hth_err put_undo_item(hth_txn *txn, const hth_put_job *job, hth_put_item *it)
+{
+    hth_tensor_row row;
+    if (!it->renamed) {
+        return it->temp.text[0] == '\0' || it->uploaded
+                   ? HTH_OK
+                   : hth_store_file_unlink(job->s->dir, it->temp.text);
+    }
+    if (it->there || hth_store_row(txn, &it->id, &row) != HTH_ENOENT) {
+        return HTH_OK;
+    }
+    hth_path path = hth_path_of_tensor(&it->id);
+    if (!it->uploaded) {
+        return hth_store_file_unlink(job->s->dir, path.text);
+    }
+    HTH_TRY(hth_store_file_rename(job->s->dir, path.text, it->temp.text));
+    it->renamed = false;
+    return HTH_OK;
+}
+
 static hth_err put_undo(hth_txn *txn, void *ctx)
 {
     hth_put_job *j = ctx;
     for (int i = 0; i < j->n; i++) {
-        hth_put_item *it = &j->items[i];
-        hth_tensor_row row;
-        hth_path path = it->renamed ? hth_path_of_tensor(&it->id) : it->temp;
-        if (it->uploaded && !it->renamed) {
-            continue; // it waits for another put
-        }
-        if (path.text[0] != '\0' &&
-            (!it->renamed || (!it->there && hth_store_row(txn, &it->id, &row) == HTH_ENOENT))) {
-            HTH_TRY(hth_store_file_unlink(j->s->dir, path.text));
-        }
+        HTH_TRY(put_undo_item(txn, j, &j->items[i]));
     }
     return HTH_OK;
 }

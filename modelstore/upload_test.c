@@ -185,6 +185,33 @@ static void test_removed_in_commit(void **state)
     hth_store_close(s);
 }
 
+// Whatever of a commit fails, what was uploaded for it waits for the next one, as a whole.
+static void test_failed_commit_keeps_uploads(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_err err = HTH_EIO;
+    uint64_t nth = 0;
+    for (int i = 0; i < N_OBJECTS; i++) {
+        assert_ok(upload(s, "a", i, MIB));
+    }
+    while (err != HTH_OK) {
+        hth_store_file_fault(++nth, ENOSPC);
+        err = commit(s, "a", "m", &r);
+        hth_store_file_fault(0, 0);
+        if (err != HTH_OK) {
+            assert_err(err, HTH_EIO, "No space left on device");
+            assert_int_equal(test_count_files(state, "tmp"), N_OBJECTS);
+            assert_int_equal(test_count_files(state, "tensors"), 0);
+            assert_true(have(s, "a", BIG) == HTH_UPLOAD_WHOLE);
+            assert_true(have(s, "a", SMALL) == HTH_UPLOAD_WHOLE);
+        }
+    }
+    assert_true(nth > 6);
+    check_content(s);
+    hth_store_close(s);
+}
+
 static void test_pieces_in_another_order(void **state)
 {
     hth_store *s = test_open(state);
@@ -587,6 +614,7 @@ int main(void)
         TEST(test_upload_and_commit),
         TEST(test_commit_of_what_is_missing),
         TEST(test_removed_in_commit),
+        TEST(test_failed_commit_keeps_uploads),
         TEST(test_pieces_in_another_order),
         TEST(test_bad_pieces),
         TEST(test_restart),
