@@ -14,6 +14,7 @@
 
 typedef struct paths_list {
     hth_store *s;
+    const char *folder;
     const hth_named_path *list;
     int n;
 } paths_list;
@@ -53,9 +54,9 @@ static hth_err paths_drop_other(void *ctx, const char *name)
 {
     const paths_list *l = ctx;
     hth_path path;
-    snprintf(path.text, sizeof path.text, PATHS_FOLDER "/%.80s", name);
+    snprintf(path.text, sizeof path.text, "%s/%.80s", l->folder, name);
     for (int i = 0; i < l->n; i++) {
-        if (strcmp(path_file(PATHS_FOLDER, l->list[i]).text, path.text) == 0) {
+        if (strcmp(path_file(l->folder, l->list[i]).text, path.text) == 0) {
             return HTH_OK;
         }
     }
@@ -64,11 +65,13 @@ static hth_err paths_drop_other(void *ctx, const char *name)
 
 hth_err hth_paths_begin(hth_store *store, const hth_named_path *list, int n)
 {
-    paths_list l = {store, list, n};
-    if (path_is_there(store, PATHS_FOLDER)) {
-        return hth_store_file_scan(store->dir, PATHS_FOLDER, paths_drop_other, &l);
+    bool there = path_is_there(store, PATHS_FOLDER);
+    paths_list l = {store, there ? PATHS_FOLDER : PATHS_FRESH, list, n};
+    if (there) {
+        return hth_store_file_scan(store->dir, l.folder, paths_drop_other, &l);
     }
     HTH_TRY(hth_store_file_mkdir(store->dir, PATHS_FRESH));
+    HTH_TRY(hth_store_file_scan(store->dir, l.folder, paths_drop_other, &l)); // of one that died
     for (int i = 0; i < n; i++) {
         HTH_TRY(path_put(store, PATHS_FRESH, list[i]));
     }

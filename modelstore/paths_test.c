@@ -57,10 +57,31 @@ static void test_faults(void **state)
     hth_store_close(s);
 }
 
+// What one that ended too early has noted is not what the next one allows.
+static void test_begun_before(void **state)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/paths", (const char *)*state);
+    hth_store *s = test_open(state);
+    for (uint64_t nth = 1; access(path, F_OK) != 0; nth++) {
+        hth_store_file_fault(nth, ENOSPC);
+        (void)hth_paths_begin(s, &data, 1);
+        hth_store_file_fault(0, 0);
+        if (access(path, F_OK) != 0) {
+            assert_ok(hth_paths_begin(s, &spill, 1));
+            assert_true(hth_paths_kept(s, spill));
+            assert_false(hth_paths_kept(s, data));
+            assert_int_equal(test_remove(path), 0);
+        }
+    }
+    hth_store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_list, test_setup, test_teardown),
-        cmocka_unit_test_setup_teardown(test_faults, test_setup, test_teardown)};
+        cmocka_unit_test_setup_teardown(test_faults, test_setup, test_teardown),
+        cmocka_unit_test_setup_teardown(test_begun_before, test_setup, test_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
