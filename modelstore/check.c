@@ -433,12 +433,19 @@ static hth_err check_needed(hth_store *store, const hth_id *id, const hth_object
     return HTH_OK;
 }
 
+// check_lost tells whether the store no longer lists a tensor: a file that is not there is no
+// damage.
+static bool check_lost(hth_store *store, const hth_id *id)
+{
+    bool file;
+    return hth_object_is_file(store, id, &file) == HTH_ENOENT;
+}
+
 hth_err hth_check_read(hth_store *store, const hth_object *object, bool direct,
                        hth_object_tick tick, void *ctx, hth_object_seen *seen)
 {
-    bool file;
     hth_err err = hth_object_check(store, object, direct, tick, ctx, seen);
-    if (err == HTH_ECORRUPT && hth_object_is_file(store, &object->id, &file) == HTH_ENOENT) {
+    if (err == HTH_ECORRUPT && check_lost(store, &object->id)) {
         return HTH_OK;
     }
     if (err == HTH_OK || err == HTH_ECORRUPT) {
@@ -453,6 +460,9 @@ hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_se
 {
     *needed = false;
     hth_err err = hth_object_look(store, &object->id, object->bytes, seen);
+    if (err == HTH_ECORRUPT && check_lost(store, &object->id)) {
+        return hth_fail(HTH_ENOENT, "it is no longer in the store");
+    }
     if (err == HTH_ECORRUPT) {
         hth_check_found(store, &object->id, seen, true);
     }

@@ -84,7 +84,8 @@ void hth_check_found(hth_store *store, const hth_id *id, const hth_object_seen *
 // hth_check_flush writes what was found to the index, as far as it can be written.
 void hth_check_flush(hth_store *store);
 // hth_check_look looks at a tensor's file, and tells whether it has to be read before its content
-// is used. HTH_ECORRUPT: it is not there as it was stored, or marked as damaged.
+// is used. HTH_ECORRUPT: it is not there as it was stored, or marked as damaged; HTH_ENOENT: the
+// store has lost it meanwhile.
 hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_seen *seen,
                        bool *needed);
 // hth_store_view_stale tells whether this process has the tensor mapped from another file than it

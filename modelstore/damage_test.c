@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes of a store that are not what they were: found before they are used, named, and repaired by
 // an import of the same content, whole or not at all.
+#include "base/stats.h"
 #include "modelstore/check.h"
 #include "modelstore/store_test.h"
 
@@ -427,6 +428,24 @@ static void test_gc(void **state)
     close_fixture(&f);
 }
 
+// What gc removes while somebody is about to use it is gone, not damaged.
+static void test_gone(void **state)
+{
+    fixture f;
+    uint64_t files, bytes, damaged = hth_stat_get(HTH_STAT_STORE_DAMAGED);
+    hth_object_seen seen;
+    bool needed;
+    open_fixture(state, &f);
+    const hth_manifest_tensor *t = &f.m.tensors[0];
+    const hth_object o = {t->id, t->dtype, t->shape, t->bytes};
+    assert_ok(hth_store_rm(f.s, "m", 0));
+    assert_ok(hth_store_gc(f.s, &files, &bytes));
+    assert_err(hth_check_look(f.s, &o, &seen, &needed), HTH_ENOENT, "no longer in the store");
+    assert_ok(hth_check_read(f.s, &o, false, NULL, NULL, &seen));
+    assert_int_equal(hth_stat_get(HTH_STAT_STORE_DAMAGED), damaged);
+    close_fixture(&f);
+}
+
 // A version's record with any byte changed: not used, listed, repaired; and nothing is collected.
 static void test_record(void **state)
 {
@@ -649,10 +668,12 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),     TEST(test_shared), TEST(test_mapped),       TEST(test_when),
-        TEST(test_outdated),  TEST(test_always), TEST(test_small_tensor), TEST(test_tensor_row),
-        TEST(test_gc),        TEST(test_record), TEST(test_older_store),  TEST(test_older_record),
-        TEST(test_disk_full), TEST(test_killed), TEST(test_cancel),       TEST(test_out_of_memory),
+        TEST(test_files),        TEST(test_shared),        TEST(test_mapped),
+        TEST(test_when),         TEST(test_outdated),      TEST(test_always),
+        TEST(test_small_tensor), TEST(test_tensor_row),    TEST(test_gc),
+        TEST(test_gone),         TEST(test_record),        TEST(test_older_store),
+        TEST(test_older_record), TEST(test_disk_full),     TEST(test_killed),
+        TEST(test_cancel),       TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
