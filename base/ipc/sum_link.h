@@ -43,11 +43,12 @@ hth_err hth_sum_link_check(int fd);
 // hth_sum_link_send does not wait; passed: a descriptor that goes with it, or -1. HTH_EBUSY: the
 // other side has not read what came before; HTH_ECANCELED: it has gone.
 hth_err hth_sum_link_send(int fd, const hth_sum_message *message, int passed);
-// hth_sum_link_wait waits for at most `ns` until there is something to receive. HTH_ETIMEDOUT.
+// hth_sum_link_wait waits for at most `ns` until there is something to receive. HTH_ETIMEDOUT, also
+// when a signal was handled before.
 hth_err hth_sum_link_wait(int fd, uint64_t ns);
 // hth_sum_link_receive waits for at most `ns` for a message. *passed, if not NULL, gets the
-// descriptor that came with it, the caller's, or -1. HTH_ETIMEDOUT; HTH_ECANCELED: the other side
-// has gone; HTH_ECORRUPT: it sent something else.
+// descriptor that came with it, the caller's, or -1. HTH_ETIMEDOUT, as above; HTH_ECANCELED: the
+// other side has gone; HTH_ECORRUPT: it sent something else.
 hth_err hth_sum_link_receive(int fd, uint64_t ns, hth_sum_message *message, int *passed);
 
 #endif

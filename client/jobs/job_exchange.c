@@ -4,6 +4,7 @@
 #include "client/jobs/job_exchange.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/ipc/memfd.h"
 #include "base/ipc/sum_link.h"
 
@@ -14,7 +15,7 @@
 
 #define EXCHANGE_RANKS   16
 #define EXCHANGE_WAIT_MS 1000
-#define EXCHANGE_WAIT_NS 1000000000u // between two looks, where the wait has no end
+#define EXCHANGE_WAIT_NS 1000000000u // at most, between two looks
 
 struct hearth_exchange {
     int rank, ranks;
@@ -159,19 +160,37 @@ static hth_err exchange_hear(hearth_exchange *exchange, uint64_t ns, hearth_exch
     return err;
 }
 
+// exchange_until is the time at which a wait of so many ms from now ends; UINT64_MAX: never.
+static uint64_t exchange_until(uint64_t timeout_ms)
+{
+    uint64_t now_ns = hth_now_ns();
+    bool ends = timeout_ms > 0 && timeout_ms <= (UINT64_MAX - now_ns) / 1000000u;
+    return ends ? now_ns + timeout_ms * 1000000u : UINT64_MAX;
+}
+
+// exchange_left is how long the next look may wait: a signal that is handled ends it, too, and then
+// what is left is waited for.
+static uint64_t exchange_left(uint64_t until_ns)
+{
+    uint64_t now_ns = hth_now_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    return left_ns < EXCHANGE_WAIT_NS ? left_ns : EXCHANGE_WAIT_NS;
+}
+
 hearth_status hearth_exchange_next(hearth_exchange *exchange, uint64_t timeout_ms,
                                    hearth_exchange_part *part)
 {
-    uint64_t ns = timeout_ms > 0 ? timeout_ms * 1000000u : EXCHANGE_WAIT_NS;
+    uint64_t until_ns = exchange_until(timeout_ms), left_ns;
     exchange_passed(exchange);
     while (!exchange->bye) {
         bool got = false;
-        hth_err err = exchange_hear(exchange, ns, part, &got);
-        if (err == HTH_ETIMEDOUT && timeout_ms > 0) {
-            hth_fail(err, "nothing to sum for %llu ms", (unsigned long long)timeout_ms);
-        }
-        if (got || (err != HTH_OK && (err != HTH_ETIMEDOUT || timeout_ms > 0))) {
+        left_ns = exchange_left(until_ns);
+        hth_err err = exchange_hear(exchange, left_ns, part, &got);
+        if (got || (err != HTH_OK && err != HTH_ETIMEDOUT)) {
             return (hearth_status)err;
+        }
+        if (err == HTH_ETIMEDOUT && left_ns == 0) {
+            return (hearth_status)hth_fail(err, "nothing to sum for %llu ms",
+                                           (unsigned long long)timeout_ms);
         }
     }
     return (hearth_status)exchange_ended(exchange);

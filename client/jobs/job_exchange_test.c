@@ -2,6 +2,7 @@
 // A rank's exchange as its caller sees it; the engine's end is this test's.
 #include "client/jobs/job_exchange.h"
 
+#include "base/clock.h"
 #include "base/ipc/memfd.h"
 #include "base/ipc/sum_link.h"
 #include "base/test.h"
@@ -10,9 +11,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define BYTES 4096
@@ -132,6 +135,34 @@ static void the_end_says_whether_all_have_ended(void **state)
     (void)state;
 }
 
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+// Signals that the program handles do not end a wait before its time.
+static void signals_end_no_wait(void **state)
+{
+    const struct sigaction act = {.sa_handler = on_alarm};
+    const struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
+    struct sigaction old;
+    engine e;
+    hearth_exchange_part part;
+    engine_open(&e);
+    assert_int_equal(sigaction(SIGALRM, &act, &old), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    uint64_t begun_ns = hth_now_ns();
+    hearth_status got = hearth_exchange_next(e.exchange, 2000, &part);
+    uint64_t took_ns = hth_now_ns() - begun_ns;
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
+    assert_int_equal(got, HEARTH_ETIMEDOUT);
+    assert_string_equal(hearth_error(), "nothing to sum for 2000 ms");
+    assert_true(took_ns >= 2000000000u);
+    engine_close(&e);
+    (void)state;
+}
+
 // A job that ends does not read its last answer: what it said before counts all the same.
 static void what_was_said_before_the_end_is_heard(void **state)
 {
@@ -247,6 +278,7 @@ int main(void)
         cmocka_unit_test(parts_are_the_job_s_memory),
         cmocka_unit_test(parts_outside_the_memory_are_refused),
         cmocka_unit_test(the_end_says_whether_all_have_ended),
+        cmocka_unit_test(signals_end_no_wait),
         cmocka_unit_test(what_was_said_before_the_end_is_heard),
         cmocka_unit_test(a_job_that_goes_says_so),
         cmocka_unit_test(a_job_that_begins_again_is_refused),
