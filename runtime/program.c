@@ -275,6 +275,22 @@ void hth_program_pin(hth_site *site, hth_program *program, bool on)
     }
 }
 
+hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to)
+{
+    from->held++; // others are served at the points of what is loaded
+    to->held++;
+    hth_program_pin(site, from, false);
+    hth_program_deactivate(site, from);
+    hth_err err = hth_program_activate(site, to);
+    if (err != HTH_OK) {
+        (void)hth_program_activate(site, from); // as it was; else its next run fetches its weights
+    }
+    hth_program_pin(site, err == HTH_OK ? to : from, true);
+    from->held--;
+    to->held--;
+    return err;
+}
+
 void hth_program_ledger(const hth_program *program, uint64_t *weight_bytes, uint64_t *arena_bytes)
 {
     *weight_bytes = 0;

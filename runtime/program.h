@@ -137,6 +137,9 @@ void hth_program_deactivate(hth_site *site, hth_program *program);
 void hth_program_evict(hth_site *site, hth_program *program);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *program, bool on);
+// hth_program_pin_move has `to` be active and pinned in from's place; there need not be room for
+// both. On error `from` is pinned as before.
+hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of program->graph
 // goes.

@@ -60,11 +60,39 @@ hth_err hth_infer_timed(hth_models *ms, hth_program *program, const hth_tensor *
     return HTH_OK;
 }
 
+// infer_make_place has a source's programs be fewer than there may be. Those that are pinned stay,
+// and those that a call goes on with.
+static void infer_make_place(hth_site *site, hth_source *source)
+{
+    while (source->n_programs >= HTH_PROGRAMS) {
+        hth_program *last = NULL;
+        for (hth_program *p = source->programs; p != NULL; p = p->next) {
+            last = p->held == 0 && !p->pinned ? p : last;
+        }
+        if (last == NULL) {
+            return;
+        }
+        hth_program_free(site, last);
+    }
+}
+
+// infer_repin has `made` take the place of `pinned`, its pin, too, and frees that one; or `made`,
+// where there is no room for it now. Returns the one that is pinned.
+static hth_program *infer_repin(hth_site *site, hth_program *pinned, hth_program *made)
+{
+    bool moved = hth_program_pin_move(site, pinned, made) == HTH_OK;
+    hth_program *goes = moved ? pinned : made;
+    if (goes->held == 0) {
+        hth_program_free(site, goes);
+    }
+    return moved ? made : pinned;
+}
+
 hth_err hth_infer_program(hth_models *ms, hth_source *source, const hth_tensor *inputs, bool tune,
                           hth_request *progress, hth_program **out)
 {
     hth_site *site = ms->site;
-    hth_program *p = hth_source_match(source, inputs);
+    hth_program *p = hth_source_match(source, inputs), *pinned = NULL;
     uint64_t budget = hth_quota_models(site, source->account);
     if (p != NULL && ((p->tuned && !p->stale) || !tune) && infer_suits(p, budget)) {
         *out = p;
@@ -72,23 +100,18 @@ hth_err hth_infer_program(hth_models *ms, hth_source *source, const hth_tensor *
     }
     bool again = p != NULL && p->stale, tuned = again && p->tuned;
     uint64_t runs = again ? p->runs : 0;
-    if (p == NULL || p->held == 0) {
+    if (p != NULL && p->pinned) { // its own memory is not in `budget`
+        pinned = p;
+        budget = p->budget;
+    } else if (p == NULL || p->held == 0) {
         hth_program_free(site, p);
     }
-    while (source->n_programs >= HTH_PROGRAMS) {
-        hth_program *last = NULL;
-        for (p = source->programs; p != NULL; p = p->next) {
-            last = p->held == 0 ? p : last;
-        }
-        if (last == NULL) {
-            break;
-        }
-        hth_program_free(site, last);
-    }
+    infer_make_place(site, source);
     hth_err err = hth_program_compile(site, source, inputs, budget, tune, progress, out);
     if (err == HTH_OK) {
         (*out)->tuned |= tuned;
         (*out)->runs = runs;
+        *out = pinned != NULL ? infer_repin(site, pinned, *out) : *out;
     }
     return err == HTH_ETOOBIG && !site->host_refused
                ? hth_capacity_error_refuse(site, source, inputs)

@@ -83,17 +83,26 @@ static json_int_t row(fixture *f, const char *name, int version, const char *key
     return v;
 }
 
-// One digit; the answer goes to c->out[0].
-static hth_err infer_as(fixture *f, const char *tenant, const char *model, call *c)
+#define MANY 17 // digits in a request, at most
+
+// `n` digits; the answer goes to c->out[0].
+static hth_err infer_many(fixture *f, const char *tenant, const char *model, int n, call *c)
 {
-    float image[64]; // until call_run has the answer
-    hth_request_tensor in = {
-        .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = image, .bytes = 256}};
-    for (int i = 0; i < 64; i++) {
+    float image[MANY * 64]; // until call_run has the answer
+    hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                   .shape = {4, {n, 1, 8, 8}},
+                                   .data = image,
+                                   .bytes = (size_t)n * 256}};
+    for (int i = 0; i < n * 64; i++) {
         image[i] = (float)(i * 37 % 16) / 16;
     }
     *c = (call){.r = {.model = model, .inputs = &in, .n_inputs = 1, .tenant = tenant}};
     return call_run(f->engine, c);
+}
+
+static hth_err infer_as(fixture *f, const char *tenant, const char *model, call *c)
+{
+    return infer_many(f, tenant, model, 1, c);
 }
 
 static int infer(fixture *f, const char *model)
@@ -474,6 +483,38 @@ static void test_not_now(void **state)
     fixture_close(&f);
 }
 
+// A pinned model's program is not the one that goes when there are as many as there may be.
+static void test_pin_stays(void **state)
+{
+    fixture f;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", DIGITS);
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+    for (int n = 2; n <= MANY; n++) {
+        assert_ok(infer_many(&f, NULL, "digits", n, &c));
+        free(c.out[0].data);
+        assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+    }
+    ledger_of(&f);
+    fixture_close(&f);
+}
+
+// Nor does the pin go when a benchmark makes its program again with measured algorithms.
+static void test_pin_and_bench(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", DIGITS);
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_decref(told(&f, "bench", "{\"model\":\"digits\",\"seconds\":0}"));
+    assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+    assert_int_equal(row(&f, "digits", 1, "programs"), 1);
+    ledger_of(&f);
+    fixture_close(&f);
+}
+
 // ---- many at once
 
 typedef struct worker {
@@ -567,6 +608,8 @@ int main(void)
                                        cmocka_unit_test(test_removal),
                                        cmocka_unit_test(test_refused_and_removed),
                                        cmocka_unit_test(test_not_now),
+                                       cmocka_unit_test(test_pin_stays),
+                                       cmocka_unit_test(test_pin_and_bench),
                                        cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_clients)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,12 +121,15 @@ static bool tune_step(hth_models *ms, hth_program *program, hth_program **tuned)
 }
 
 // tune_replace has `tuned` take program's place, on the device, too; NULL: program, which is stale,
-// goes, and the next request for it makes it; but where it is pinned it stays.
+// goes, and the next request for it makes it; but where it is pinned it stays, also while there is
+// no room for `tuned`.
 static void tune_replace(hth_models *ms, hth_program *program, hth_program *tuned)
 {
-    bool active = program->active, pinned = program->pinned;
-    if (tuned == NULL && pinned) {
+    bool active = program->active && !program->pinned;
+    if (program->pinned &&
+        (tuned == NULL || hth_program_pin_move(ms->site, program, tuned) != HTH_OK)) {
         program->stale = false;
+        hth_program_free(ms->site, tuned);
         return;
     }
     if (tuned != NULL) {
@@ -134,8 +137,8 @@ static void tune_replace(hth_models *ms, hth_program *program, hth_program *tune
         tuned->tuned |= program->tuned;
     }
     hth_program_free(ms->site, program);
-    if (active && tuned != NULL && hth_program_activate(ms->site, tuned) == HTH_OK) {
-        hth_program_pin(ms->site, tuned, pinned);
+    if (active && tuned != NULL) {
+        (void)hth_program_activate(ms->site, tuned); // else the next request does
     }
 }
 

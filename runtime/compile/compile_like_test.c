@@ -228,26 +228,42 @@ static void test_leads(void **state)
     rig_close(&r);
 }
 
+typedef struct rest {
+    void *piece[64];
+    int n;
+} rest;
+
+// What the device has left is somebody else's until rest_free.
+static void rest_take(rig *r, rest *rest)
+{
+    rest->n = 0;
+    for (size_t bytes = r->s.site.device->props.budget_bytes; bytes >= 4096;) {
+        bool had = rest->n < 64 && hth_pool_alloc(r->s.site.pool, bytes, HTH_POOL_WORKSPACE,
+                                                  &rest->piece[rest->n]) == HTH_OK;
+        rest->n += had;
+        bytes = had ? bytes : bytes / 2;
+    }
+}
+
+static void rest_free(rig *r, rest *rest)
+{
+    while (rest->n > 0) {
+        hth_pool_free(r->s.site.pool, rest->piece[--rest->n]);
+    }
+}
+
 // Without room for both sets the other batch has no copies at once.
 static void test_leads_tight(void **state)
 {
     rig r;
-    void *rest[64];
-    int n = 0;
+    rest others;
     rig_gains(&r);
     uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
     hth_program *small = rig_program(&r, SMALL, true);
-    for (size_t bytes = r.s.site.device->props.budget_bytes; bytes >= 4096;) {
-        bool had =
-            n < 64 && hth_pool_alloc(r.s.site.pool, bytes, HTH_POOL_WORKSPACE, &rest[n]) == HTH_OK;
-        n += had;
-        bytes = had ? bytes : bytes / 2;
-    }
+    rest_take(&r, &others);
     assert_true(uses(rig_program(&r, LARGE, true), "winograd_2x2"));
     assert_true(small->stale && !small->active);
-    while (n > 0) {
-        hth_pool_free(r.s.site.pool, rest[--n]);
-    }
+    rest_free(&r, &others);
     assert_int_equal(rig_private(&r), set);
     rig_close(&r);
 }
@@ -298,6 +314,68 @@ static void test_pinned(void **state)
     rig_close(&r);
 }
 
+static void tune_all(rig *r)
+{
+    for (int i = 0; i < 1000 && hth_tune_step(&r->s.models); i++) {
+    }
+    assert_false(hth_tune_step(&r->s.models));
+}
+
+static int n_pinned(const rig *r)
+{
+    int n = 0;
+    for (const hth_program *p = r->model->source.programs; p != NULL; p = p->next) {
+        n += p->pinned && p->active;
+    }
+    return n;
+}
+
+// The pin stays when slices are measured against the whole batch and the pinned program is one of
+// those.
+static void test_pinned_slice(void **state)
+{
+    rig r;
+    rig_gains(&r);
+    hth_program_pin(&r.s.site, rig_program(&r, SMALL, false), true);
+    hth_program *large = rig_program(&r, LARGE, false);
+    large->runs = 1000;
+    tune_all(&r);
+    assert_int_equal(n_pinned(&r), 1);
+    assert_true(rig_program(&r, SMALL, false)->pinned && r.s.site.pinned_bytes > 0);
+    assert_int_equal(r.model->source.n_programs, 2);
+    rig_close(&r);
+}
+
+// What takes a pinned program's place has larger weights, and others the rest of the device: the
+// pinned program stays.
+static void test_pinned_tight(void **state)
+{
+    rig r;
+    rest others;
+    rig_measure(&r);
+    rig_say(&r, SMALL, "winograd_2x2", 10, "winograd_4x4", 20);
+    uint64_t set = rig_alone(&r, SMALL, "winograd_2x2");
+    hth_program *small = rig_program(&r, SMALL, true);
+    small->tuned = false;
+    hth_program_pin(&r.s.site, small, true);
+    rig_say(&r, SMALL, "winograd_4x4", 10, "winograd_2x2", 20);
+    rest_take(&r, &others);
+    assert_ptr_equal(rig_program(&r, SMALL, true), small);
+    assert_int_equal(n_pinned(&r), 1);
+    small->runs = 1000;
+    tune_all(&r);
+    assert_ptr_equal(r.model->source.programs, small);
+    assert_int_equal(n_pinned(&r), 1);
+    assert_int_equal(r.model->source.n_programs, 1);
+    assert_int_equal(rig_private(&r), set);
+    rest_free(&r, &others);
+    small->tuned = small->sliced = false;
+    tune_all(&r);
+    assert_int_equal(n_pinned(&r), 1);
+    assert_true(uses(r.model->source.programs, "winograd_4x4"));
+    rig_close(&r);
+}
+
 // lowered:amx multiplies by three products of bf16: its error is some ten times that of sums in
 // FP32, far below the tolerance that is set unless somebody sets a smaller one.
 static void test_tolerance(void **state)
@@ -322,9 +400,10 @@ static void test_tolerance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),      cmocka_unit_test(test_leads),
-        cmocka_unit_test(test_leads_tight), cmocka_unit_test(test_follows),
-        cmocka_unit_test(test_pinned),      cmocka_unit_test(test_tolerance),
+        cmocka_unit_test(test_shares),       cmocka_unit_test(test_leads),
+        cmocka_unit_test(test_leads_tight),  cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_pinned),       cmocka_unit_test(test_pinned_slice),
+        cmocka_unit_test(test_pinned_tight), cmocka_unit_test(test_tolerance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
