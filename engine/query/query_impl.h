@@ -29,6 +29,7 @@ typedef struct query_subject {
     hth_model *model;
     hth_tensor *inputs; // of numbers that are made up
     hth_program *program;
+    bool own; // it was compiled for this question only
 } query_subject;
 hth_err query_program(query *call, query_subject *out);
 void query_program_done(query *call, query_subject *subject);

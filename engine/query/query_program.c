@@ -101,6 +101,7 @@ static hth_err query_make(query *q, query_subject *out)
     if (budget == whole) {
         return hth_infer_program(q->ms, source, out->inputs, true, q->r, &out->program);
     }
+    out->own = true;
     return hth_program_compile(site, source, out->inputs, budget, true, q->r, &out->program);
 }
 
@@ -122,8 +123,8 @@ void query_program_done(query *call, query_subject *subject)
         assert(p->held > 0);
         p->held--;
     }
-    if (p != NULL && p->budget != call->ms->site->device->props.budget_bytes) {
-        hth_program_free(call->ms->site, subject->program);
+    if (p != NULL && subject->own) {
+        hth_program_free(call->ms->site, p);
     }
     if (call->other.graph != NULL) {
         hth_source_fini(call->ms->site, &call->other);

@@ -515,6 +515,27 @@ static void test_pin_and_bench(void **state)
     fixture_close(&f);
 }
 
+// A program that was planned for less than the device, because another model is pinned, serves on
+// when a question that was about it has been answered.
+static void test_pins_and_bench(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", DIGITS);
+    put(f.store, "parity", PARITY);
+    json_decref(told(&f, "load", "{\"model\":\"parity\",\"pin\":true}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    for (int i = 0; i < 2; i++) {
+        json_decref(told(&f, "bench", "{\"model\":\"digits\",\"seconds\":0}"));
+        assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+        json_decref(told(&f, "bench", "{\"model\":\"digits\",\"seconds\":0,\"budget\":\"50%\"}"));
+        assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+        assert_int_equal(row(&f, "digits", 1, "programs"), 1);
+    }
+    ledger_of(&f);
+    fixture_close(&f);
+}
+
 // ---- many at once
 
 typedef struct worker {
@@ -610,6 +631,7 @@ int main(void)
                                        cmocka_unit_test(test_not_now),
                                        cmocka_unit_test(test_pin_stays),
                                        cmocka_unit_test(test_pin_and_bench),
+                                       cmocka_unit_test(test_pins_and_bench),
                                        cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_clients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
