@@ -9,6 +9,7 @@
 #include "runtime/tenants/quota.h"
 #include "engine/serve/version_swap.h"
 #include "runtime/job_memory.h"
+#include "runtime/tenants/tenant.h"
 
 #include <assert.h>
 #include <jansson.h>
@@ -96,13 +97,14 @@ hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request,
 }
 
 // load_leaves: a pin takes nothing that a request waits for.
-static hth_err load_leaves(const hth_site *site, const hth_program *program)
+static hth_err load_leaves(hth_site *site, const hth_program *program)
 {
     uint64_t weights, arena, left = hth_job_memory_models(site);
     hth_program_ledger(program, &weights, &arena);
     if (program->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
         return HTH_OK;
     }
+    site->refused_over = left > 0 ? left : 1;
     return hth_fail(HTH_ENODEVMEM,
                     "cannot pin it now: %d requests wait for memory, the oldest for %llu bytes",
                     site->awaiting, (unsigned long long)site->awaited_bytes);
@@ -188,6 +190,7 @@ static hth_err load_try(hth_loads *loads, hth_request *request, const load_args 
         return HTH_OK;
     }
     HTH_TRY(n != NULL ? load_refused(n, request) : HTH_OK);
+    ms->site->refused_over = ms->site->refused_bytes = 0;
     hth_err err = load_bring(ms, m, args->pin, request);
     if (err != HTH_OK && fresh) {
         hth_model_drop(ms, m);
@@ -196,6 +199,7 @@ static hth_err load_try(hth_loads *loads, hth_request *request, const load_args 
         hth_site_trim(ms->site);
     }
     *list = err == HTH_ENODEVMEM && args->wait != 0 ? &loads->waiting : NULL;
+    loads->by_freed = loads->by_freed || (*list != NULL && ms->site->refused_over == 0);
     return *list != NULL ? HTH_OK : err;
 }
 
@@ -240,6 +244,47 @@ static void load_one(hth_loads *loads, hth_request *request, bool first)
     }
 }
 
+// ---- waiting for memory
+
+static hth_loads_memory loads_memory(const hth_loads *loads)
+{
+    const hth_site *site = loads->ms->site;
+    return (hth_loads_memory){.bytes = hth_job_memory_models(site) - site->awaited_bytes,
+                              .limits = site->tenants != NULL ? site->tenants->reads : 0,
+                              .freed = site->freed,
+                              .others_ns = hth_work_others_ns(site->queue)};
+}
+
+// Runs that end free something all the time, and a try may take long: only who lacked something
+// else than bytes for models is tried for that.
+static bool loads_worth(const hth_loads *loads, const hth_loads_memory *now)
+{
+    const hth_loads_memory *tried = &loads->tried;
+    return loads->again || now->bytes != tried->bytes || now->limits != tried->limits ||
+           (loads->by_freed && now->freed != tried->freed);
+}
+
+// loads_tried notes how it was `before` those that wait were tried. What a try frees is its own,
+// unless others computed meanwhile: that may have been theirs.
+static void loads_tried(hth_loads *loads, const hth_loads_memory *before)
+{
+    hth_loads_memory now = loads_memory(loads);
+    loads->tried = *before;
+    loads->tried.freed = now.others_ns == before->others_ns ? now.freed : before->freed;
+}
+
+static void take_load(hth_loads *loads, hth_request *request)
+{
+    bool only = loads->waiting == NULL;
+    hth_loads_memory before = loads_memory(loads);
+    loads->by_freed = loads->by_freed && !only;
+    loads->again = !only && loads_worth(loads, &before);
+    load_one(loads, request, true);
+    if (only) {
+        loads_tried(loads, &before);
+    }
+}
+
 // ---- unload
 
 // What the store does not have is not there to be unloaded, unless it is loaded still.
@@ -276,11 +321,6 @@ static hth_err load_unload(const hth_loads *loads, hth_request *request)
 }
 
 // ---- the engine's side
-
-static void take_load(hth_loads *loads, hth_request *request)
-{
-    load_one(loads, request, true);
-}
 
 static void take_serving(hth_loads *loads, hth_request *request)
 {
@@ -347,10 +387,13 @@ bool hth_loads_due(hth_loads *loads)
 bool hth_loads_slice(hth_loads *loads)
 {
     bool more = hth_version_swap_slice(loads->ms);
-    uint64_t bytes = hth_job_memory_models(loads->ms->site) - loads->ms->site->awaited_bytes;
+    hth_loads_memory before = loads_memory(loads);
+    bool worth = loads_worth(loads, &before);
+    loads->by_freed = loads->by_freed && !worth;
+    loads->again = false;
     loads_retry(loads, &loads->upgrades, false);
-    loads_retry(loads, &loads->waiting, bytes != loads->tried_bytes);
-    loads->tried_bytes = bytes;
+    loads_retry(loads, &loads->waiting, worth);
+    loads_tried(loads, &before);
     return more;
 }
 

@@ -13,13 +13,22 @@
 
 #include "runtime/model.h"
 
+// What decides whether a load that waits for memory is worth another try.
+typedef struct hth_loads_memory {
+    uint64_t bytes;     // that the device has for models, and requests do not wait for
+    uint64_t limits;    // how often tenants' limits were read
+    uint64_t freed;     // the site's
+    uint64_t others_ns; // for how long others have computed
+} hth_loads_memory;
+
 typedef struct hth_loads {
     hth_models *ms;
     void (*answer)(hth_request *request, hth_err err); // gives a request back with its result
-    hth_request *upgrades; // for newer versions that are being made ready; by their `next`
-    hth_request *waiting;  // for memory
-    uint64_t tried_bytes;  // what the device had for models, and requests did not wait for, when
-                           // those were last tried
+    hth_request *upgrades;  // for newer versions that are being made ready; by their `next`
+    hth_request *waiting;   // for memory
+    hth_loads_memory tried; // how it was when those were last tried
+    bool by_freed;          // one of them lacked something else than bytes for models
+    bool again;             // not all of them were tried as it was then
 } hth_loads;
 
 // hth_load_program finds the program that a model is loaded with: the one used last, or else one

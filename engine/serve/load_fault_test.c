@@ -3,6 +3,7 @@
 // device whose copies and launches do: what fails leaves the ledger as it was, and no block.
 #include "device/fake/fake.h"
 #include "engine/serve/infer.h"
+#include "runtime/host.h"
 #include "runtime/ledger.h"
 #include "engine/serve/load.h"
 #include "engine/serve/version_swap.h"
@@ -224,9 +225,88 @@ static void test_device(void **state)
     rig_close(&r);
 }
 
+// How often a model was brought from the store when loads that wait were looked at again.
+static uint64_t rig_tries(rig *r)
+{
+    uint64_t before = r->models.loaded;
+    assert_false(hth_loads_slice(&r->loads));
+    return r->models.loaded - before;
+}
+
+// rig_wait asks for a load that has to wait.
+static void rig_wait(rig *r, hth_request *request, const char *arguments)
+{
+    *request = (hth_request){.command = HTH_COMMAND_LOAD, .arguments = arguments, .err = HTH_EIO};
+    hth_loads_take(&r->loads, request);
+    assert_ptr_equal(r->loads.waiting, request);
+}
+
+// A load that the host had no memory for is tried when some was given back, and then only.
+static void test_waits_for_host(void **state)
+{
+    rig r;
+    hth_request q;
+    rig_open(&r, "cpu:mem=64MiB,threads=1");
+    put(r.store, "nonzero", "tests/data/engine/nonzero.onnx");
+    uint64_t most = hth_host_limit(&r.site);
+    assert_ok(hth_host_take(&r.site, HTH_HOST_OUTPUTS, most, "the test"));
+    rig_wait(&r, &q, "{\"model\":\"nonzero\"}");
+    assert_int_equal(rig_tries(&r), 0);
+    hth_host_give(&r.site, HTH_HOST_OUTPUTS, 4); // too little
+    assert_int_equal(rig_tries(&r), 1);
+    assert_int_equal(rig_tries(&r), 0); // nor for what it freed itself
+    hth_host_give(&r.site, HTH_HOST_OUTPUTS, most - 4);
+    assert_int_equal(rig_tries(&r), 1);
+    assert_ok(q.err);
+    hth_free(q.json);
+    rig_close(&r);
+}
+
+// One that a pinned model leaves too little of the device for is tried when that has changed.
+static void test_waits_for_pin(void **state)
+{
+    rig r;
+    hth_request q;
+    hth_ledger l;
+    char device[64];
+    uint64_t bytes = 64 << 20;
+    for (int i = 0; i < 2; i++) {
+        snprintf(device, sizeof device, "cpu:mem=%llu,threads=1", (unsigned long long)bytes);
+        rig_open(&r, device);
+        put(r.store, "digits", DIGITS);
+        put(r.store, "mlp", "tests/data/passes/mlp.onnx");
+        assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\",\"pin\":true}"));
+        assert_ok(hth_ledger_read(&r.site, &l));
+        bytes = l.private_bytes + (28 << 10);
+        hth_ledger_fini(&l);
+        if (i == 0) {
+            rig_close(&r);
+        }
+    }
+    rig_wait(&r, &q, "{\"model\":\"mlp\"}");
+    r.site.freed++; // a run has ended
+    assert_int_equal(rig_tries(&r), 0);
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\",\"unpin\":true}"));
+    assert_int_equal(rig_tries(&r), 1);
+    assert_ok(q.err);
+    hth_free(q.json);
+
+    // Nor is a pin missed that came and went since loads were looked at.
+    assert_ok(rig_ask(&r, "unload", "{\"model\":\"mlp\"}"));
+    assert_int_equal(rig_tries(&r), 0);
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    rig_wait(&r, &q, "{\"model\":\"mlp\"}");
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\",\"unpin\":true}"));
+    assert_int_equal(rig_tries(&r), 1);
+    assert_ok(q.err);
+    hth_free(q.json);
+    rig_close(&r);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_reload),
-                                       cmocka_unit_test(test_device)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_load), cmocka_unit_test(test_reload), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_waits_for_host), cmocka_unit_test(test_waits_for_pin)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,7 @@ hth_err hth_tenants_read(hth_tenants *tenants)
     HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, path), &fresh));
     hth_tenant_rules_fini(&tenants->rules);
     tenants->rules = fresh;
+    tenants->reads++;
     tenants->by_memory = false;
     for (int i = 0; i < fresh.n; i++) {
         tenants->by_memory =

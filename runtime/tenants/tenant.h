@@ -36,6 +36,7 @@ typedef struct hth_tenants {
     hth_tenant *list;
     int n;
     bool by_memory; // some rule limits memory
+    uint64_t reads; // of the rules
 } hth_tenants;
 
 // hth_tenants_read takes the rules of the file that tenant.file names; on error they stay as they

@@ -328,6 +328,31 @@ static void test_behind_own_pin(void **state)
     rig_close(&f);
 }
 
+// A load that waits for its tenant's pin is done when the tenant may have more.
+static void test_load_and_a_higher_limit(void **state)
+{
+    fixture f;
+    char limits[100];
+    rig(&f, "cpu:mem=64MiB,threads=1", "");
+    assert_ok(infer(&f, "alice", "digits"));
+    snprintf(limits, sizeof limits, "alice memory=%lld\n",
+             (long long)has(&f, "alice", "memory_bytes") + 1000);
+    limits_write(&f, limits);
+    engine_again(&f, "cpu:mem=64MiB,threads=1");
+    assert_ok(request(&f, "alice", "load", "{\"model\":\"digits\",\"pin\":true}"));
+    call c = {.r = {.command = HTH_COMMAND_LOAD,
+                    .arguments = "{\"model\":\"parity\"}",
+                    .tenant = "alice"}};
+    call_start(f.engine, &c);
+    assert_ok(infer(&f, "alice", "digits"));
+    assert_false(call_finished(&c));
+    limits_write(&f, "alice memory=32MiB\n");
+    assert_ok(request(&f, NULL, "tenants", "{\"read\":true}"));
+    assert_ok(call_wait(&c));
+    hth_free(c.r.json);
+    rig_close(&f);
+}
+
 // until_queued waits until a job is queued, for that reason.
 static void until_queued(fixture *f, const char *job, const char *why)
 {
@@ -530,10 +555,11 @@ static void shares_of_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_job_weights),     cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_waiting),
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_memory_of_many_programs),
-        cmocka_unit_test(test_behind_own_pin),  cmocka_unit_test(test_jobs),
-        cmocka_unit_test(test_jobs_that_go_on), cmocka_unit_test(shares_of_late)};
+        cmocka_unit_test(test_job_weights),    cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_waiting),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_memory_of_many_programs),
+        cmocka_unit_test(test_behind_own_pin), cmocka_unit_test(test_load_and_a_higher_limit),
+        cmocka_unit_test(test_jobs),           cmocka_unit_test(test_jobs_that_go_on),
+        cmocka_unit_test(shares_of_late)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
