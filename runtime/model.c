@@ -93,6 +93,9 @@ static void names_forget(hth_models *ms, const hth_model *model)
         hth_name *n = *at;
         n->coming = n->coming == model ? NULL : n->coming;
         if (n->serving == model) {
+            if (n->coming != NULL) {
+                hth_source_unpin_ahead(ms->site, &n->coming->source);
+            }
             *at = n->next;
             hth_free(n);
         } else {

@@ -268,6 +268,7 @@ static void pinned_count(hth_site *site)
 
 void hth_program_pin(hth_site *site, hth_program *program, bool on)
 {
+    program->pinned_ahead = false;
     if (program->pinned != on) {
         program->pinned = on;
         site->freed += !on;
@@ -275,8 +276,18 @@ void hth_program_pin(hth_site *site, hth_program *program, bool on)
     }
 }
 
+void hth_source_unpin_ahead(hth_site *site, hth_source *source)
+{
+    for (hth_program *p = source->programs; p != NULL; p = p->next) {
+        if (p->pinned_ahead) {
+            hth_program_pin(site, p, false);
+        }
+    }
+}
+
 hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to)
 {
+    bool ahead = from->pinned_ahead;
     from->held++; // others are served at the points of what is loaded
     to->held++;
     hth_program_pin(site, from, false);
@@ -285,7 +296,9 @@ hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to)
     if (err != HTH_OK) {
         (void)hth_program_activate(site, from); // as it was; else its next run fetches its weights
     }
-    hth_program_pin(site, err == HTH_OK ? to : from, true);
+    hth_program *pinned = err == HTH_OK ? to : from;
+    hth_program_pin(site, pinned, true);
+    pinned->pinned_ahead = ahead;
     from->held--;
     to->held--;
     return err;

@@ -83,11 +83,12 @@ struct hth_program {
     bool stale; // .. this one has others: it serves while it is active, until it is made again
     bool active, tuned, filled; // filled: far copies of streamed weights are made
     bool running, pinned;       // it stays active: while it runs, until it is unpinned
-    int64_t slice;  // samples per run of the program that serves this one in slices; 0: itself
-    bool sliced;    // whether slices were compared
-    bool disturbed; // timings that it was made from were: they are to be taken again ..
-    int again_node; // .. from this node on, ..
-    bool again;     // .. and some were
+    bool pinned_ahead; // .. as an older version's program is, whose place it has not taken yet
+    int64_t slice;     // samples per run of the program that serves this one in slices; 0: itself
+    bool sliced;       // whether slices were compared
+    bool disturbed;    // timings that it was made from were: they are to be taken again ..
+    int again_node;    // .. from this node on, ..
+    bool again;        // .. and some were
     uint64_t budget, runs, used_at;
     uint64_t overhead_bytes;  // host memory for its operators (overhead.h)
     uint64_t n_timed, run_ns; // requests that it computed; what one takes, 0: not known yet
@@ -115,6 +116,8 @@ struct hth_program {
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
 hth_program *hth_source_match(hth_source *source, const hth_tensor *inputs);
+// hth_source_unpin_ahead unpins those of its programs that are pinned_ahead.
+void hth_source_unpin_ahead(hth_site *site, hth_source *source);
 void hth_source_fini(hth_site *site, hth_source *source);
 
 // hth_program_takes says that program was made for these n inputs, values where they count

@@ -225,6 +225,76 @@ static void test_device(void **state)
     rig_close(&r);
 }
 
+static int n_pinned(const rig *r, int version)
+{
+    int n = 0;
+    for (const hth_model *m = r->models.list; m != NULL; m = m->next) {
+        for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
+            n += m->version == version && p->pinned;
+        }
+    }
+    return n;
+}
+
+// A newer version that was loaded by its version stays when it is refused; the pin of the older,
+// which serves on, does not become its own.
+static void test_reload_pinned(void **state)
+{
+    rig r;
+    char out[4096];
+    float image[2 * 64] = {0};
+    hth_tensor x = {.dtype = HTH_DT_F32, .shape = {4, {2, 1, 8, 8}}, .data = image, .bytes = 512};
+    rig_open(&r, "cpu:mem=64MiB,threads=1");
+    put(r.store, "m", DIGITS);
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"m\",\"pin\":true}"));
+    assert_ok(rig_infer(&r, "m", &x, out));
+    x.shape.dim[0] = 1;
+    x.bytes = 256;
+    assert_ok(rig_infer(&r, "m", &x, out)); // the pinned program is the first that is followed
+    put(r.store, "m", PARITY);
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"m:2\"}"));
+    uint64_t pinned = r.site.pinned_bytes;
+    const hth_name *n = hth_model_name(&r.models, "m");
+    for (uint64_t nth = 1; n->serving->version == 1; nth++) {
+        hth_version_swap_retry(&r.models, "m");
+        hth_fault_alloc(nth);
+        hth_version_swap_settle(&r.models, "m");
+        hth_fault_alloc(0);
+        n = hth_model_name(&r.models, "m");
+        if (n->serving->version == 1) {
+            assert_int_equal(n_pinned(&r, 2), 0);
+            assert_int_equal(n_pinned(&r, 1), 1);
+            assert_int_equal(r.site.pinned_bytes, pinned);
+        }
+        assert_true(nth < 100000);
+    }
+    assert_int_equal(n_pinned(&r, 2), 1);
+    assert_int_equal(n_pinned(&r, 1), 0);
+    put(r.store, "m", DIGITS); // and one with a pin of its own keeps that
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"m:3\",\"pin\":true}"));
+    hth_version_swap_retry(&r.models, "m");
+    while (hth_model_name(&r.models, "m")->coming == NULL) {
+        assert_true(hth_version_swap_slice(&r.models));
+    }
+    assert_true(hth_version_swap_slice(&r.models));
+    assert_int_equal(n_pinned(&r, 3), 1);
+    put(r.store, "m", PARITY); // version 3 is not waited for any more
+    hth_models_refresh(&r.models);
+    assert_int_equal(n_pinned(&r, 3), 1);
+
+    // Nor has one a pin for a version that is unloaded meanwhile.
+    assert_ok(rig_ask(&r, "unload", "{\"model\":\"m:3\"}"));
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"m:4\"}"));
+    while (n_pinned(&r, 4) == 0) {
+        assert_true(hth_version_swap_slice(&r.models));
+    }
+    assert_int_equal(hth_model_name(&r.models, "m")->serving->version, 2);
+    assert_ok(rig_ask(&r, "unload", "{\"model\":\"m:2\"}"));
+    assert_int_equal(n_pinned(&r, 4), 0);
+    assert_int_equal(r.site.pinned_bytes, 0);
+    rig_close(&r);
+}
+
 // How often a model was brought from the store when loads that wait were looked at again.
 static uint64_t rig_tries(rig *r)
 {
@@ -306,7 +376,8 @@ static void test_waits_for_pin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load), cmocka_unit_test(test_reload), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_load),           cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_reload_pinned),
         cmocka_unit_test(test_waits_for_host), cmocka_unit_test(test_waits_for_pin)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

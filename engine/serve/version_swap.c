@@ -19,9 +19,13 @@ static uint64_t reload_filled(const hth_models *ms)
     return s.filled_bytes;
 }
 
-// Drops what is there of the version that was to come.
+// Drops what is there of the version that was to come; one that stays for its own sake has no pins
+// but its own.
 static void reload_stop(hth_models *ms, hth_name *name)
 {
+    if (name->coming != NULL) {
+        hth_source_unpin_ahead(ms->site, &name->coming->source);
+    }
     if (name->coming != NULL && !name->coming->by_version) {
         hth_model_drop(ms, name->coming);
     }
@@ -123,8 +127,9 @@ static hth_err reload_program(hth_models *ms, const hth_name *name, hth_program 
     if (program->active) {
         HTH_GOTO(hth_program_activate(site, made), done);
     }
-    if (program->pinned) {
+    if (program->pinned && !made->pinned) {
         hth_program_pin(site, made, true);
+        made->pinned_ahead = true;
     }
 done:
     hth_free(inputs);
@@ -159,6 +164,9 @@ static void reload_switch(hth_models *ms, hth_name *name)
     for (hth_program *p = old->source.programs; p != NULL; p = p->next) {
         hth_program_pin(ms->site, p, false);
     }
+    for (hth_program *p = name->serving->source.programs; p != NULL; p = p->next) {
+        p->pinned_ahead = false;
+    }
     if (!old->by_version) {
         hth_model_drop(ms, old);
     }
@@ -176,14 +184,25 @@ static void reload_refuse(hth_models *ms, hth_name *name, hth_err err)
     reload_stop(ms, name);
 }
 
+// reload_begin loads the version that is to come. It may be one that was refused before, or lie
+// where another one did: nothing was made ready for it.
+static hth_err reload_begin(hth_models *ms, hth_name *name)
+{
+    for (hth_program *p = name->serving->source.programs; p != NULL; p = p->next) {
+        p->followed = NULL;
+    }
+    name->moved_from = reload_filled(ms);
+    ms->tenant = name->serving->account.tenant;
+    hth_err err = hth_model_version(ms, name->name, name->wanted, &name->coming);
+    ms->tenant = NULL;
+    return err;
+}
+
 static void reload_step(hth_models *ms, hth_name *name)
 {
     hth_err err = HTH_OK;
     if (name->coming == NULL) {
-        name->moved_from = reload_filled(ms);
-        ms->tenant = name->serving->account.tenant;
-        err = hth_model_version(ms, name->name, name->wanted, &name->coming);
-        ms->tenant = NULL;
+        err = reload_begin(ms, name);
     } else {
         hth_program *p = reload_next(name);
         err = p != NULL ? reload_program(ms, name, p) : reload_prove(ms, name);
