@@ -155,7 +155,7 @@ static void instances_leave(hth_site *site, hth_program *program, int n)
     site->freed++;
 }
 
-// instances_enter gives each program its weights and an arena.
+// instances_enter gives each program its weights and an arena, where its plan needs memory.
 static hth_err instances_enter(hth_site *site, hth_program *program)
 {
     hth_err err = HTH_OK;
@@ -167,7 +167,7 @@ static hth_err instances_enter(hth_site *site, hth_program *program)
     for (int i = 1; i < program->n_instances && err == HTH_OK; i++) {
         hth_program *q = program->instance[i];
         size_t bytes = q->plan->arena_bytes;
-        err = hth_pool_alloc(site->pool, bytes, HTH_POOL_ARENA, &q->arena);
+        err = bytes > 0 ? hth_pool_alloc(site->pool, bytes, HTH_POOL_ARENA, &q->arena) : HTH_OK;
         if (err == HTH_OK && site->arena_cleared && bytes > 0) {
             memset(q->arena, 0, bytes);
         }

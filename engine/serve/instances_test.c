@@ -340,12 +340,46 @@ static void test_uneven(void **state)
     rig_close(&r);
 }
 
+// A model whose plan needs no memory runs concurrently, too.
+static void test_no_arena(void **state)
+{
+    enum { N = 6, ROWS = 1 << 20, ROW = 3 * sizeof(float) };
+    fixture f;
+    call c[N];
+    float *data = calloc(ROWS, ROW);
+    hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                   .shape = {2, {ROWS, 3}},
+                                   .data = data,
+                                   .bytes = (size_t)ROWS * ROW}};
+    json_int_t concurrent = 0;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "ident", "tests/data/http/batch.onnx");
+    for (int round = 0; round < ROUNDS && concurrent == 0; round++) {
+        for (int i = 0; i < N; i++) {
+            c[i] = (call){.r = {.model = "ident", .inputs = &in, .n_inputs = 1}};
+            call_start(f.engine, &c[i]);
+        }
+        for (int i = 0; i < N; i++) {
+            assert_ok(call_wait(&c[i]));
+            assert_memory_equal(c[i].out[0].data, data, in.t.bytes);
+            free(c[i].out[0].data);
+        }
+        json_t *doc = told(&f, "stats", "{\"model\":\"ident\"}");
+        json_t *m = json_array_get(json_object_get(doc, "models"), 0);
+        concurrent = json_integer_value(json_object_get(m, "concurrent_runs"));
+        json_decref(doc);
+    }
+    assert_true(concurrent > 0);
+    free(data);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),        cmocka_unit_test(test_uneven),
         cmocka_unit_test(test_own_answers),  cmocka_unit_test(test_failures),
         cmocka_unit_test(test_memory_waits), cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_lone)};
+        cmocka_unit_test(test_lone),         cmocka_unit_test(test_no_arena)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
