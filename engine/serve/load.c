@@ -73,12 +73,24 @@ static void load_inputs_free(const hth_model *model, hth_tensor *in)
     hth_free(in);
 }
 
+// load_found is the program that is pinned, or else the one used last that is not to be made again;
+// NULL: there is none.
+static hth_program *load_found(const hth_model *model)
+{
+    hth_program *found = NULL;
+    for (hth_program *p = model->source.programs; p != NULL; p = p->next) {
+        if (p->pinned) {
+            return p;
+        }
+        found = found == NULL && !p->stale ? p : found;
+    }
+    return found;
+}
+
 hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request, hth_program **out,
                          bool *made)
 {
-    for (*out = model->source.programs; *out != NULL && (*out)->stale;) {
-        *out = (*out)->next;
-    }
+    *out = load_found(model);
     *made = *out == NULL;
     if (!*made) {
         return HTH_OK;
@@ -122,8 +134,11 @@ static hth_err load_done(hth_site *site, const hth_model *model, hth_program *pr
     HTH_TRY(load_answer(request, json_pack("{s:s, s:i, s:b, s:I}", "name", model->name, "version",
                                            model->version, "pinned", pinned, "moved_bytes",
                                            (json_int_t)moved)));
-    if (program != NULL && pin >= 0) {
-        hth_program_pin(site, program, pin > 0);
+    if (program != NULL && pin > 0) {
+        hth_program_pin(site, program, true);
+    }
+    for (hth_program *p = pin == 0 ? model->source.programs : NULL; p != NULL; p = p->next) {
+        hth_program_pin(site, p, false);
     }
     return HTH_OK;
 }

@@ -31,9 +31,9 @@ typedef struct hth_loads {
     bool again;             // not all of them were tried as it was then
 } hth_loads;
 
-// hth_load_program finds the program that a model is loaded with: the one used last, or else one
-// compiled for a batch of one sample; *made: the latter. HTH_ENOTSUP: shapes or values are needed
-// that only a request can bring.
+// hth_load_program finds the program that a model is loaded with: the pinned one, else the one used
+// last, else one compiled for a batch of one sample; *made: the latter. HTH_ENOTSUP: shapes or
+// values are needed that only a request can bring.
 hth_err hth_load_program(hth_models *ms, hth_model *model, hth_request *request, hth_program **out,
                          bool *made);
 

@@ -501,6 +501,27 @@ static void test_pin_stays(void **state)
     fixture_close(&f);
 }
 
+// The pin ends though a request for another shape came last, and is not given twice.
+static void test_unpin(void **state)
+{
+    fixture f;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", DIGITS);
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_int_t pinned = row(&f, "digits", 1, "pinned_bytes");
+    assert_ok(infer_many(&f, NULL, "digits", 2, &c));
+    free(c.out[0].data);
+    json_t *doc = told(&f, "load", "{\"model\":\"digits\"}");
+    assert_true(json_is_true(json_object_get(doc, "pinned")));
+    json_decref(doc);
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    assert_int_equal(row(&f, "digits", 1, "pinned_bytes"), pinned);
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":false}"));
+    assert_int_equal(row(&f, "digits", 1, "pinned_bytes"), 0);
+    fixture_close(&f);
+}
+
 // Nor does the pin go when a benchmark makes its program again with measured algorithms.
 static void test_pin_and_bench(void **state)
 {
@@ -630,6 +651,7 @@ int main(void)
                                        cmocka_unit_test(test_refused_and_removed),
                                        cmocka_unit_test(test_not_now),
                                        cmocka_unit_test(test_pin_stays),
+                                       cmocka_unit_test(test_unpin),
                                        cmocka_unit_test(test_pin_and_bench),
                                        cmocka_unit_test(test_pins_and_bench),
                                        cmocka_unit_test(test_threads),
