@@ -285,14 +285,30 @@ void hth_source_unpin_ahead(hth_site *site, hth_source *source)
     }
 }
 
+// The device has room for program when all that can go is gone. Less is refused before anything
+// moves: what lay between others' memory may not fit in there again.
+static bool pin_fits(const hth_site *site, const hth_program *program)
+{
+    hth_pool_ledger l;
+    uint64_t weights, arena;
+    hth_pool_ledger_get(site->pool, &l);
+    hth_program_ledger(program, &weights, &arena);
+    uint64_t room = l.free_bytes + l.used_bytes[HTH_POOL_WEIGHT] + site->arena_bytes;
+    return weights + arena <= room;
+}
+
 hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to)
 {
     bool ahead = from->pinned_ahead;
     from->held++; // others are served at the points of what is loaded
     to->held++;
     hth_program_pin(site, from, false);
-    hth_program_deactivate(site, from);
-    hth_err err = hth_program_activate(site, to);
+    bool fits = pin_fits(site, to);
+    hth_err err = fits ? HTH_OK : hth_fail(HTH_ENODEVMEM, "too little is left for a pinned model");
+    if (fits) {
+        hth_program_deactivate(site, from);
+        err = hth_program_activate(site, to);
+    }
     if (err != HTH_OK) {
         (void)hth_program_activate(site, from); // as it was; else its next run fetches its weights
     }
