@@ -12,6 +12,7 @@
 #include "runtime/arguments.h"
 #include "runtime/job_index.h"
 #include "runtime/redact.h"
+#include "server/net/accept_guard.h"
 #include "server/net/closer.h"
 
 #include <jansson.h>
@@ -368,6 +369,22 @@ static hth_err request_paths(const hth_rpc_slot *slot, const json_t *args, int n
     return HTH_OK;
 }
 
+// request_own takes a descriptor of this process as if it had been passed: it counts until it is
+// closed.
+static hth_err request_own(hth_rpc_slot *slot, int from)
+{
+    if (!hth_accept_take(HTH_ACCEPT_LOCAL)) {
+        return hth_fail(HTH_EBUSY, "the process has too many open files");
+    }
+    int fd = fcntl(from, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        hth_accept_give(HTH_ACCEPT_LOCAL);
+        return hth_fail_errno(errno, "'fd' %d of '" HTH_RANK_KEY "'", from);
+    }
+    slot->r.files[slot->r.n_files++] = fd;
+    return HTH_OK;
+}
+
 // request_rank has a training job that is one rank of a group be that member. Its exchange is a
 // socket that came with it, or one of this process.
 static hth_err request_rank(hth_rpc_slot *slot, json_t *args, hth_rank *rank)
@@ -383,12 +400,8 @@ static hth_err request_rank(hth_rpc_slot *slot, json_t *args, hth_rank *rank)
                                      "process: pass a descriptor");
     }
     if (rank->fd >= 0) {
-        int fd = fcntl(rank->fd, F_DUPFD_CLOEXEC, 0);
-        if (fd < 0) {
-            return hth_fail_errno(errno, "'fd' %d of '" HTH_RANK_KEY "'", rank->fd);
-        }
         rank->descriptor = slot->r.n_files;
-        slot->r.files[slot->r.n_files++] = fd;
+        HTH_TRY(request_own(slot, rank->fd));
         json_t *object = json_object_get(args, HTH_RANK_KEY);
         json_object_del(object, "fd");
         json_object_set_new(object, "descriptor", json_integer(rank->descriptor));
