@@ -102,6 +102,16 @@ static void view_copy_dim(view *to, int i, const view *from, int k)
     memcpy(to->f[i], from->f[k], sizeof to->f[i]);
 }
 
+// view_perm reads a transpose's axes, which a model may count from the end; false: it names none.
+static bool view_perm(const hth_node *node, int rank, int64_t *perm)
+{
+    bool given = hth_node_ints(node, "perm", perm, HTH_MAX_RANK) == rank;
+    for (int i = 0; i < rank && given; i++) {
+        perm[i] += perm[i] < 0 ? rank : 0;
+    }
+    return given;
+}
+
 static bool view_gather(const hth_graph *graph, const hth_node *node, view *v)
 {
     int64_t index[1];
@@ -210,7 +220,7 @@ static bool view_through(const hth_graph *graph, const hth_node *node, int value
     case HTH_OP_UNSQUEEZE:
         return view_reshape(out, to);
     case HTH_OP_TRANSPOSE:
-        if (hth_node_ints(node, "perm", perm, HTH_MAX_RANK) != from.rank) {
+        if (!view_perm(node, from.rank, perm)) {
             return false;
         }
         for (int i = 0; i < from.rank; i++) {
@@ -502,7 +512,7 @@ static int output_view(const hth_graph *graph, const hth_uses *uses, const found
     operand out;
     *transpose = -1;
     if (user >= 0 && graph->nodes[user].op == HTH_OP_TRANSPOSE && graph->nodes[user].n_post == 0 &&
-        hth_node_ints(&graph->nodes[user], "perm", perm, HTH_MAX_RANK) == v.rank) {
+        view_perm(&graph->nodes[user], v.rank, perm)) {
         moved = view_plain(graph, graph->nodes[user].outputs[0]);
         for (int i = 0; i < v.rank; i++) {
             view_copy_dim(&placed, (int)perm[i], &moved, i);
