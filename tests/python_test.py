@@ -306,6 +306,22 @@ class Daemon(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='off', wait=False, on_step=stop).result()
 
+    def test_job_watch_that_fails(self):
+        """A lost watch is no reason to cancel, and a wait may be as long as anybody says."""
+        def lost(tell):
+            raise hearth.SystemFailure('there is no server')
+        job = self.h.submit('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='unseen')
+        job._watch = lost
+        job._tell(lambda step: None)
+        job._thread.join()
+        self.assertEqual(self.h.job('unseen').status()['state'], 'running')
+        job = self.h.job('unseen')
+        job.cancel()
+        self.assertEqual(job.wait()['state'], 'canceled')
+        job = self.h.submit('new', samples(), loss='softmax-xent', batch=8, epochs=20, save_as='long')
+        handle = job._client._open()
+        self.assertEqual(handle.library.hearth_job_wait(handle.pointer, job._number(), 2**64 - 1, None), 0)
+
     def test_ctrl_c_leaves_a_job(self):
         """A program that trains, and is stopped by Ctrl-C: its job goes on."""
         program = f"""import sys; sys.path.insert(0, {PACKAGE!r})

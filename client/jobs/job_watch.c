@@ -319,7 +319,9 @@ static hth_err watch_run(job_watch *watch)
 static hearth_status job_watch_until(hearth *h, hearth_job job, hearth_job_watcher fn, void *ctx,
                                      uint64_t timeout_ms, hearth_job_info **out)
 {
-    uint64_t end_ns = timeout_ms > 0 ? hth_now_ns() + timeout_ms * 1000000 : 0;
+    uint64_t now_ns = hth_now_ns();
+    bool ends = timeout_ms > 0 && timeout_ms <= (UINT64_MAX - now_ns) / 1000000; // else never
+    uint64_t end_ns = ends ? now_ns + timeout_ms * 1000000 : 0;
     job_watch w = {.h = h, .job = job, .fn = fn, .ctx = ctx, .end_ns = end_ns};
     if (out != NULL) {
         *out = NULL;

@@ -115,18 +115,24 @@ class Job:
         return JobId(self.id or 0)
 
     def _tell(self, on_step: Callable[[dict[str, Any]], Any]) -> None:
-        """Has a thread call on_step; what that raises cancels the job."""
+        """Has a thread call on_step; what that raises cancels the job, which goes on where only the watching fails."""
+        refused = False
+
         def told(at: JobStatus) -> None:
+            nonlocal refused
             step = json.loads(at.event) if at.event else {}
             if 'step' in step:
+                refused = True
                 on_step(step)
+                refused = False
 
         def run() -> None:
             try:
                 self._watch(told)
             except BaseException as e:  # pylint: disable=broad-except
                 self._error = e
-                self.cancel()
+                if refused:
+                    self.cancel()
 
         self._thread = threading.Thread(target=run, name=f'hearth-{self.name}', daemon=True)
         self._thread.start()
@@ -257,5 +263,5 @@ class Job:
         return self._ask('job', budget=budget)
 
     def cancel(self) -> dict[str, Any]:
-        """Ends the job and removes its checkpoint."""
+        """Ends the job. Its checkpoint stays, and `resume` goes on from it."""
         return self._ask('cancel')
