@@ -102,7 +102,7 @@ static int file_write_chunk(int fd, const char *data, size_t bytes, size_t at)
 }
 
 typedef struct file_source {
-    hth_err (*chunk)(void *ctx, size_t at, size_t n, const void **data);
+    hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data);
     void *ctx;
 } file_source;
 
@@ -112,7 +112,7 @@ static hth_err file_write_all(int fd, const char *path, const file_source *from,
     for (size_t at = 0; at < bytes; at += HTH_STORE_CHUNK) {
         size_t n = bytes - at < HTH_STORE_CHUNK ? bytes - at : HTH_STORE_CHUNK;
         const void *data;
-        HTH_TRY(from->chunk(from->ctx, at, n, &data));
+        HTH_TRY(from->piece(from->ctx, at, n, &data));
         if (file_write_chunk(fd, data, n, at) != 0) {
             return hth_fail_errno(errno, "writing %zu bytes to '%s'", bytes, path);
         }
@@ -125,7 +125,7 @@ static hth_err file_write_all(int fd, const char *path, const file_source *from,
 
 hth_err
 hth_store_file_write_from(int dir, const char *path, size_t bytes,
-                          hth_err (*chunk)(void *ctx, size_t at, size_t n, const void **data),
+                          hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data),
                           void *piece_ctx, hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
 {
     int fault = file_fault();
@@ -134,7 +134,7 @@ hth_store_file_write_from(int dir, const char *path, size_t bytes,
     if (fd < 0) {
         return hth_fail_errno(errno, "making '%s'", path);
     }
-    hth_err err = file_write_all(fd, path, &(file_source){chunk, piece_ctx}, bytes, tick, ctx);
+    hth_err err = file_write_all(fd, path, &(file_source){piece, piece_ctx}, bytes, tick, ctx);
     if (close(fd) != 0 && err == HTH_OK) {
         err = hth_fail_errno(errno, "closing '%s'", path);
     }

@@ -193,3 +193,11 @@ hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
             (unsigned long long)*bytes);
     return err;
 }
+
+void hth_store_collect(hth_store *store)
+{
+    uint64_t files, bytes;
+    if (hth_store_gc(store, &files, &bytes) != HTH_OK) {
+        hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
+    }
+}

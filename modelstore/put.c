@@ -185,8 +185,8 @@ static hth_err put_commit(hth_txn *txn, void *ctx)
     return hth_store_changed(txn);
 }
 
-// put_undo_item removes the file of an item, as far as the index does not name it. An upload waits
-// for another put, under the name that it had; whoever finds it there reads it again first.
+// put_undo_item removes an item's file unless the index names it. An uploaded file gets its old
+// name back instead, so that the next put can use it; that put hashes it again first.
 static hth_err put_undo_item(hth_txn *txn, const hth_put_job *job, hth_put_item *it)
 {
     hth_tensor_row row;

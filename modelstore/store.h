@@ -204,6 +204,9 @@ hth_err hth_store_rm(hth_store *store, const char *name, int version);
 // runs (it waits). Whatever the index counts, nothing goes that a version's record names.
 // HTH_ECORRUPT: a record is damaged, so that nobody knows what it names; nothing was removed.
 hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes);
+// hth_store_collect is hth_store_gc after a removal, which stands whatever becomes of the files:
+// failure is logged.
+void hth_store_collect(hth_store *store);
 
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.
 hth_err hth_store_text_put(hth_store *store, const char *key, const char *value);

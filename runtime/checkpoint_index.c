@@ -13,11 +13,8 @@
 
 hth_err hth_checkpoint_forget(hth_store *store, const char *name, int version)
 {
-    uint64_t files, bytes;
     HTH_TRY(hth_store_rm(store, name, version));
-    if (hth_store_gc(store, &files, &bytes) != HTH_OK) { // it is gone all the same
-        hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
-    }
+    hth_store_collect(store);
     return HTH_OK;
 }
 

@@ -3,7 +3,6 @@
 #include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/request.h"
@@ -319,16 +318,6 @@ static hth_err dataset_unclaimed(hth_store *store, const char *name, const char 
     return err;
 }
 
-// dataset_collect removes the files that nothing needs any more. Nothing is collected while some
-// model's record is damaged, for one: what was asked for is done all the same.
-static void dataset_collect(hth_store *store)
-{
-    uint64_t files, bytes;
-    if (hth_store_gc(store, &files, &bytes) != HTH_OK) {
-        hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
-    }
-}
-
 // dataset_rm removes what is held alone, and its locks.
 static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant, int fd, int claim)
 {
@@ -345,7 +334,7 @@ static hth_err dataset_rm(hth_store *store, const char *name, const char *tenant
     claim_name(key, claimed);
     hth_store_hold_end(store, key, fd);
     hth_store_hold_end(store, claimed, claim);
-    dataset_collect(store);
+    hth_store_collect(store);
     return HTH_OK;
 }
 
@@ -433,7 +422,7 @@ static hth_err put_version(hth_store *store, const hth_dataset_put *put, const c
     hth_store_let_go(old.fd);
     hth_store_let_go(old.claim);
     if (replaced && err == HTH_OK) {
-        dataset_collect(store);
+        hth_store_collect(store);
     }
     return old.err != HTH_OK ? hth_err_restore(old.err, old.why) : err;
 }

@@ -19,6 +19,8 @@
 #define ALLOWANCE_LONG 2
 // Of the watches, those of one peer: 1 / ALLOWANCE_WATCH.
 #define ALLOWANCE_WATCH 4
+// Bytes of a call that are counted, but never refused: there are few calls at a time.
+#define ALLOWANCE_FREE (64u << 10)
 
 struct hth_allowances {
     pthread_mutex_t lock;
@@ -280,6 +282,15 @@ void hth_allowance_add(hth_allowance *allowance, uint64_t bytes)
 {
     atomic_fetch_add(&allowance->bytes, bytes);
     hth_account_add(bytes);
+}
+
+hth_err hth_allowance_charge(hth_allowance *allowance, uint64_t bytes)
+{
+    if (bytes > ALLOWANCE_FREE) {
+        return hth_allowance_take(allowance, bytes);
+    }
+    hth_allowance_add(allowance, bytes);
+    return HTH_OK;
 }
 
 void hth_allowance_give(hth_allowance *allowance, uint64_t bytes)

@@ -67,5 +67,7 @@ int hth_allowance_shakes(const hth_allowance *allowance, uint64_t second);
 hth_err hth_allowance_take(hth_allowance *allowance, uint64_t bytes);
 void hth_allowance_add(hth_allowance *allowance, uint64_t bytes);
 void hth_allowance_give(hth_allowance *allowance, uint64_t bytes);
+// hth_allowance_charge takes them, but never refuses up to 64 KiB.
+hth_err hth_allowance_charge(hth_allowance *allowance, uint64_t bytes);
 
 #endif

@@ -23,7 +23,6 @@
 
 #define CONN_MAX_REGIONS                                                                           \
     1024 // of one connection: bounds what a client can make the server list and map
-#define CONN_FREE (64u << 10) // bytes that are counted, but never refused
 
 struct hth_region {
     hth_conns *table;
@@ -236,13 +235,7 @@ hth_peer hth_conn_peer(const hth_conn *conn)
 
 hth_err hth_conn_charge(const hth_conn *conn, uint64_t bytes)
 {
-    if (conn->allowance != NULL && bytes > CONN_FREE) {
-        return hth_allowance_take(conn->allowance, bytes);
-    }
-    if (conn->allowance != NULL) {
-        hth_allowance_add(conn->allowance, bytes);
-    }
-    return HTH_OK;
+    return conn->allowance != NULL ? hth_allowance_charge(conn->allowance, bytes) : HTH_OK;
 }
 
 void hth_conn_uncharge(const hth_conn *conn, uint64_t bytes)

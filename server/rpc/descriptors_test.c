@@ -9,6 +9,7 @@
 #include "server/net/accept_guard.h"
 #include "tests/rig/fake_engine.h"
 #include "tests/rig/pass_fd.h"
+#include "tests/rig/raw_ring.h"
 
 #include <nng/protocol/reqrep0/req.h>
 
@@ -63,25 +64,11 @@ static hth_err map(nng_socket s, uint64_t handle, uint64_t bytes)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Map body = HEARTH__MAP__INIT;
-    nng_msg *m;
-    uint8_t *data;
-    const uint8_t *section;
-    uint64_t section_bytes;
-    Hearth__Reply *r;
     body.handle = handle;
     body.bytes = bytes;
-    q.call = 7;
     q.body_case = HEARTH__REQUEST__BODY_MAP;
     q.map = &body;
-    assert_ok(hth_wire_message(&q.base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
-    assert_int_equal(nng_sendmsg(s, m, 0), 0);
-    assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,
-                                  &section, &section_bytes));
-    hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
-    hth_wire_free_reply(r);
-    nng_msg_free(m);
-    return err;
+    return raw_ask(s, &q);
 }
 
 static void wait_descriptors(int want)

@@ -13,8 +13,6 @@
 // Of a connection's requests, those that may be long: 1 / REQUEST_LONG. The others are room for
 // questions about them.
 #define REQUEST_LONG 2
-// Bytes of a reply that always find room: there are few requests at a time.
-#define REQUEST_FREE (64u << 10)
 
 size_t hth_rpc_route(const uint8_t *message, size_t have)
 {
@@ -86,11 +84,7 @@ static void request_answer(void *back, nng_msg *reply)
 static hth_err request_reserve(void *back, uint64_t bytes)
 {
     hth_rpc_request *q = back;
-    if (bytes <= REQUEST_FREE) {
-        hth_allowance_add(q->c->allowance, bytes);
-    } else {
-        HTH_TRY(hth_allowance_take(q->c->allowance, bytes));
-    }
+    HTH_TRY(hth_allowance_charge(q->c->allowance, bytes));
     q->reply_bytes += bytes;
     return HTH_OK;
 }

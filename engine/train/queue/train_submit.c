@@ -234,8 +234,9 @@ static hth_err submit_waits(hth_train_queue *queue, hth_train_entry *entry, bool
         queue, entry, entry->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
 }
 
-// submit_beside: a member comes in beside that of another group of the same job, which ends when
-// its own group does: the lead that would take that over may be refused yet.
+// submit_beside tells whether a new member joins the queue without ending the member of the same
+// name. That one belongs to a group at work, and ends with it. The new group's lead has not been
+// accepted yet: if it is refused, the old group must go on unharmed.
 static bool submit_beside(const hth_train_entry *entry, const hth_train_entry *same)
 {
     return entry->member && same->member && !hth_train_gang_over(same);

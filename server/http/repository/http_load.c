@@ -252,7 +252,6 @@ static hth_err load_read(load_call *call)
 // what is left.
 static void load_undo(load_call *call)
 {
-    uint64_t files, bytes;
     int latest = 0;
     bool made = call->n_made > 0;
     if (call->rebatched) {
@@ -265,7 +264,7 @@ static void load_undo(load_call *call)
         (void)hth_store_rm(call->c.h->store, call->c.args.name, call->made[--call->n_made]);
     }
     if (made) {
-        (void)hth_store_gc(call->c.h->store, &files, &bytes);
+        hth_store_collect(call->c.h->store);
     }
     (void)hth_store_latest(call->c.h->store, call->c.args.name, &latest);
     call->left = latest > 0 && !hth_http_unloaded_has(call->c.h, call->c.args.name);
