@@ -222,9 +222,9 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
     }
     for (int a = 0; program->train != NULL && a < pn->n_alternatives; a++) {
         if (pn->alternatives[a].time_us < 0) {
-            bool slow = strcmp(pn->alternatives[a].name, "ref") == 0;
-            pn->alternatives[a].time_us =
-                problem_guess(site, program, pn) * (slow ? PROBLEM_SLOW : 1);
+            bool slow = a > 0 && strcmp(pn->alternatives[a].name, "ref") == 0;
+            double guess = problem_guess(site, program, pn), first = pn->alternatives[0].time_us;
+            pn->alternatives[a].time_us = slow ? PROBLEM_SLOW * fmax(guess, first) : guess;
         }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
