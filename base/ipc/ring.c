@@ -259,12 +259,15 @@ static uint64_t ring_restart(hth_ring *ring, uint64_t mine, uint64_t need)
     return mine;
 }
 
-hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t timeout_ns)
+// ring_need is how much of the ring a message takes.
+static uint64_t ring_need(uint64_t bytes)
 {
-    uint64_t bytes = 0, most = hth_ring_max(ring->capacity);
-    for (int i = 0; i < n; i++) {
-        bytes = part[i].bytes <= most ? bytes + part[i].bytes : UINT64_MAX / 2;
-    }
+    return RING_WORD + (bytes + RING_WORD - 1) / RING_WORD * RING_WORD;
+}
+
+hth_err hth_ring_reserve(hth_ring *ring, size_t bytes, uint64_t timeout_ns)
+{
+    uint64_t most = hth_ring_max(ring->capacity);
     if (bytes > most) {
         return hth_fail(HTH_ETOOBIG, "a message is larger than a ring's %llu bytes",
                         (unsigned long long)most);
@@ -273,8 +276,18 @@ hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t
         return ring_broken(ring);
     }
     uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
-    uint64_t need = RING_WORD + (bytes + RING_WORD - 1) / RING_WORD * RING_WORD;
-    HTH_TRY(ring_make_room(ring, mine, need, timeout_ns));
+    return ring_make_room(ring, mine, ring_need(bytes), timeout_ns);
+}
+
+hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t timeout_ns)
+{
+    uint64_t bytes = 0, most = hth_ring_max(ring->capacity);
+    for (int i = 0; i < n; i++) {
+        bytes = part[i].bytes <= most ? bytes + part[i].bytes : UINT64_MAX / 2;
+    }
+    HTH_TRY(hth_ring_reserve(ring, bytes, timeout_ns));
+    uint64_t mine = atomic_load_explicit(&ring->mine, memory_order_relaxed);
+    uint64_t need = ring_need(bytes);
     mine = ring_restart(ring, mine, need);
     ring_write(ring, mine, &bytes, sizeof bytes);
     uint64_t at = mine + RING_WORD;

@@ -87,6 +87,10 @@ void hth_ring_set_poll(hth_ring *ring, const hth_poll_hook *hook);
 // HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer's position is impossible.
 hth_err hth_ring_send(hth_ring *ring, const hth_ring_part *part, int n, uint64_t timeout_ns);
 
+// hth_ring_reserve returns when a message of `bytes` has room, as hth_ring_send does: the next send
+// of at most that many says HTH_OK, but for a peer that has stopped or spoilt its position since.
+hth_err hth_ring_reserve(hth_ring *ring, size_t bytes, uint64_t timeout_ns);
+
 // ---- consumer: next and take are for one thread at a time, the others for any
 
 // hth_ring_wait returns when hth_ring_next has something to say, waiting at most `timeout_ns` (0:

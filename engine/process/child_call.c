@@ -220,14 +220,12 @@ static void call_suspend_spin(const hth_ipc_record *record, const hth_request *r
     }
 }
 
-static hth_err call_files(child *c, const child_call *call, hth_request *request)
+static hth_err call_files(child *c, const child_call *call, const hth_child_head *head,
+                          hth_request *request)
 {
-    uint32_t entry = (uint32_t)(call - c->calls);
-    for (uint32_t i = 0; i < call->ask.n_files; i++) {
-        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(entry, (int)i),
-                                     &request->files[i]));
-        request->n_files++;
-    }
+    int n = (int)call->ask.n_files;
+    HTH_TRY(n > 0 ? hth_child_link_passed(&c->link, head, request->files, n) : HTH_OK);
+    request->n_files = n;
     return HTH_OK;
 }
 
@@ -255,7 +253,8 @@ static hth_err call_inputs(child *c, child_call *call, hth_request *request)
     return HTH_OK;
 }
 
-static hth_err call_open(child *c, child_call *call, hth_request *request)
+static hth_err call_open(child *c, child_call *call, const hth_child_head *head,
+                         hth_request *request)
 {
     const hth_ipc_record *q = call->record;
     const hth_child_ask *ask = &call->ask;
@@ -275,7 +274,7 @@ static hth_err call_open(child *c, child_call *call, hth_request *request)
         return hth_fail(HTH_EINVAL, "a request asks for nothing");
     }
     HTH_TRY(call_inputs(c, call, request));
-    HTH_TRY(call_files(c, call, request));
+    HTH_TRY(call_files(c, call, head, request));
     call_suspend_spin(q, request); // after the next line request and record may be gone
     return hth_engine_submit(c->engine, request);
 }
@@ -307,7 +306,7 @@ void child_take(child *process, const hth_child_head *head, const char *body, si
     call->reported_ns = 0;
     hth_err err = call_read(process, call, head, body, bytes);
     if (err == HTH_OK) {
-        err = call_open(process, call, r);
+        err = call_open(process, call, head, r);
     }
     if (err != HTH_OK) {
         r->err = err;

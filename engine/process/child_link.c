@@ -128,33 +128,56 @@ hth_request_tensor hth_child_record_tensor(const hth_ipc_record *record,
 
 // ---- descriptors
 
-hth_err hth_child_fd_send(int socket, uint32_t number, int fd)
+// link_send_fds puts a packet of descriptors into the socket.
+static hth_err link_send_fds(int socket, uint64_t number, const int *fd, int n)
 {
-    return hth_fd_send(socket, &number, sizeof number, fd, MSG_DONTWAIT)
-               ? HTH_OK
-               : hth_fail_errno(errno, "cannot pass shared memory on");
-}
-
-// fd_next takes the next descriptor and its number; it never waits.
-static hth_err fd_next(int socket, uint32_t *number, int *fd)
-{
-    return hth_fd_receive(socket, number, sizeof *number, fd, MSG_DONTWAIT) && *fd >= 0
-               ? HTH_OK
-               : hth_fail(HTH_EIO, "shared memory did not arrive");
-}
-
-uint32_t hth_child_file(uint32_t entry, int index)
-{
-    return UINT32_C(1) << 31 | (entry * HTH_REQUEST_FILES + (uint32_t)index);
-}
-
-hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd)
-{
-    uint32_t got = 0;
-    HTH_TRY(fd_next(socket, &got, fd));
-    while (got != number) {
-        close(*fd);
-        HTH_TRY(fd_next(socket, &got, fd));
+    if (hth_fd_send_all(socket, &number, sizeof number, fd, n, MSG_DONTWAIT)) {
+        return HTH_OK;
     }
-    return HTH_OK;
+    switch (errno) {
+    case EAGAIN:
+    case ETOOMANYREFS:
+    case ENOBUFS:
+    case ENOMEM:
+        return hth_fail(HTH_EBUSY, "the engine process takes no more descriptors now");
+    case EPIPE:
+    case ECONNRESET:
+        return hth_fail(HTH_ECANCELED, "the receiver is gone");
+    default:
+        return hth_fail_errno(errno, "cannot pass descriptors to the engine process");
+    }
+}
+
+hth_err hth_child_link_pass(hth_child_link *link, const hth_child_head *head, const void *body,
+                            size_t bytes, const int *fd, int n)
+{
+    hth_child_head with = *head;
+    const hth_ring_part parts[] = {{&with, sizeof with}, {body, bytes}};
+    pthread_mutex_lock(&link->lock);
+    hth_err err = hth_ring_reserve(link->to, sizeof with + bytes, 0);
+    if (err == HTH_OK) {
+        with.passed = link->passed + 1;
+        err = link_send_fds(link->socket, with.passed, fd, n);
+    }
+    if (err == HTH_OK) {
+        link->passed = with.passed;
+        err = hth_ring_send(link->to, parts, bytes > 0 ? 2 : 1, 0);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return err;
+}
+
+hth_err hth_child_link_passed(hth_child_link *link, const hth_child_head *head, int *fd, int n)
+{
+    uint64_t number = 0;
+    while (number != head->passed) {
+        for (int i = 0; number > 0 && fd[0] >= 0 && i < n; i++) {
+            close(fd[i]); // of a message that nobody took them for
+        }
+        if (!hth_fd_receive_all(link->socket, &number, sizeof number, fd, n, MSG_DONTWAIT)) {
+            return hth_fail(HTH_EIO, "descriptors of a message did not arrive");
+        }
+    }
+    return number > 0 && fd[0] >= 0 ? HTH_OK
+                                    : hth_fail(HTH_EIO, "descriptors of a message did not arrive");
 }

@@ -12,8 +12,13 @@
 // each way. The requests are the child's own hth_request: there hearthd sets `canceled`, and sees
 // when the child is dead which of them had begun. hearthd reads nothing else of them. Inputs lie in
 // the slab `in`, which hearthd writes and which outlives a child; outputs in `out`, which the child
-// writes. The socket passes the files of clients' memory, and its end tells the child that it is
+// writes. The socket passes the descriptors of messages, and its end tells the child that it is
 // alone.
+//
+// Descriptors go in one packet, in front of their message, and only once the ring has room for
+// that: none is in the socket whose message does not follow. Each packet has a number of its own,
+// which its message names: what a message left in the socket, because it was refused before, is
+// passed over, and never another's.
 #ifndef HTH_ENGINE_PROCESS_CHILD_LINK_H
 #define HTH_ENGINE_PROCESS_CHILD_LINK_H
 
@@ -31,7 +36,7 @@ typedef enum hth_child_kind {
     HTH_CHILD_HELLO = 1, // what it is to open: JSON
     HTH_CHILD_SETTINGS,  // the settings and what is logged: JSON
     HTH_CHILD_CALL,      // a request: hth_child_ask; its record is in the slab
-    HTH_CHILD_REGION, // a client's memory, `done` bytes at `total` of the file that the socket has
+    HTH_CHILD_REGION, // a client's memory, `done` bytes at `total` of the file that comes with it
     HTH_CHILD_FORGET, // it is no more
     HTH_CHILD_DRAIN,  // hth_engine_drain
     HTH_CHILD_STOP,   // hth_engine_stop, and the process ends
@@ -52,6 +57,7 @@ typedef struct hth_child_head { // of every message
     uint64_t done, total;
     uint64_t far_at, far_bytes; // a record that is not in the message: where it is in the sender's
                                 // slab; far_bytes 0: it follows
+    uint64_t passed;            // of its descriptors' packet the number; 0: none comes with it
 } hth_child_head;
 
 // What hearthd knows of a request, and its client does not say: not in the record, which a client
@@ -60,7 +66,7 @@ typedef struct hth_child_ask {
     uint64_t waited_ns;
     uint32_t crashes;
     int32_t member;
-    uint32_t n_files; // whose descriptors are in the socket, numbered by hth_child_file
+    uint32_t n_files; // whose descriptors come with it
     bool own, admin, at_once, known; // known: there is a tenant
     char tenant[HTH_TENANT];
 } hth_child_ask;
@@ -100,6 +106,7 @@ typedef struct hth_child_link {
     hth_slab *in, *out;
     int socket, control_fd;
     pthread_mutex_t lock; // of sending
+    uint64_t passed;      // packets of descriptors; guarded by it
     char *message;        // the last one that was received
     size_t cap;
 } hth_child_link;
@@ -113,6 +120,13 @@ void hth_child_link_close(hth_child_link *link); // only what hth_child_link_ope
 // hth_child_link_send sends head and body, waiting at most `timeout_ns` for room. Any thread.
 hth_err hth_child_link_send(hth_child_link *link, const hth_child_head *head, const void *body,
                             size_t bytes, uint64_t timeout_ns);
+// hth_child_link_pass sends them with n descriptors, 1 to HTH_FD_MOST, which stay the caller's. It
+// never waits: HTH_EBUSY, no room now for both. On an error nothing was sent.
+hth_err hth_child_link_pass(hth_child_link *link, const hth_child_head *head, const void *body,
+                            size_t bytes, const int *fd, int n);
+// hth_child_link_passed takes the n descriptors of the message that was received last, which the
+// caller closes. HTH_EIO: they did not arrive, and none is open.
+hth_err hth_child_link_passed(hth_child_link *link, const hth_child_head *head, int *fd, int n);
 // hth_child_link_text is the same for a text, with its zero.
 hth_err hth_child_link_text(hth_child_link *link, const hth_child_head *head, const char *text,
                             uint64_t timeout_ns);
@@ -131,13 +145,5 @@ hth_err hth_child_link_answer(const hth_child_head *head, const char *body, size
 // record.
 hth_request_tensor hth_child_record_tensor(const hth_ipc_record *record,
                                            const hth_ipc_record_tensor *tensor);
-
-// hth_child_fd_send passes a descriptor with a number; it never waits. hth_child_fd_receive takes
-// the one of `number`, which was sent before; those in front of it are dropped.
-hth_err hth_child_fd_send(int socket, uint32_t number, int fd);
-hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd);
-// hth_child_file is the number of the i-th descriptor of the request in an entry; regions have
-// others.
-uint32_t hth_child_file(uint32_t entry, int index);
 
 #endif

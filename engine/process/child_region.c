@@ -37,7 +37,7 @@ void child_region_forget(child *process, uint32_t number)
 void child_region_take(child *process, const hth_child_head *head)
 {
     int fd;
-    hth_err err = hth_child_fd_receive(process->link.socket, head->entry, &fd);
+    hth_err err = hth_child_link_passed(&process->link, head, &fd, 1);
     if (err != HTH_OK) {
         hth_log(WARN, SERVER, "engine-memory", "%s", hth_err_detail());
         return;

@@ -13,6 +13,7 @@
 #include "engine/process/proxy_impl.h"
 
 #include "base/clock.h"
+#include "base/ipc/fd.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -173,23 +174,11 @@ static void call_release(hth_retained *retained)
     hth_free(kept);
 }
 
-// call_files passes a request's descriptors on, in front of it. Where it is tried again they come
-// again: the child drops what nobody takes. HTH_EBUSY: there is no room.
-static hth_err call_files(hth_proxy *proxy, const proxy_call *call, uint32_t entry)
-{
-    HTH_TRY(call->r->n_files > 0 ? proxy_region_settle(proxy) : HTH_OK);
-    for (int i = 0; i < call->r->n_files; i++) {
-        int fd = call->r->files[i];
-        if (hth_child_fd_send(proxy->link.socket, hth_child_file(entry, i), fd) != HTH_OK) {
-            return hth_fail(HTH_EBUSY, "the engine process takes no more descriptors now");
-        }
-    }
-    return HTH_OK;
-}
-
-// call_send hands a request to the child; lock held.
+// call_send hands a request to the child; lock held. HTH_EBUSY: no room; HTH_ECANCELED: the child
+// is about to end.
 static hth_err call_send(hth_proxy *proxy, proxy_call *call)
 {
+    _Static_assert(HTH_REQUEST_FILES <= HTH_FD_MOST, "they go in one packet");
     const hth_request *r = call->r;
     uint32_t entry = (uint32_t)(call - proxy->calls);
     hth_child_entry *s = &proxy->link.control->entry[entry];
@@ -208,12 +197,16 @@ static hth_err call_send(hth_proxy *proxy, proxy_call *call)
                          .known = r->tenant != NULL};
     snprintf(ask.tenant, sizeof ask.tenant, "%s", r->tenant != NULL ? r->tenant : "");
     HTH_TRY(proxy_region_send(proxy, call->record));
-    HTH_TRY(call_files(proxy, call, entry));
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
-    hth_err err = hth_child_link_send(&proxy->link, &head, &ask, sizeof ask, 0);
+    hth_err err = r->n_files > 0 ? hth_child_link_pass(&proxy->link, &head, &ask, sizeof ask,
+                                                       r->files, r->n_files)
+                                 : hth_child_link_send(&proxy->link, &head, &ask, sizeof ask, 0);
     if (err == HTH_OK) {
         call->state = PROXY_SENT;
+    } else if (err == HTH_ECORRUPT) { // it spoilt its ring
+        proxy->lost = true;
+        err = HTH_ECANCELED;
     }
     return err;
 }
@@ -289,7 +282,8 @@ hth_err proxy_send_waiting(hth_proxy *proxy)
         proxy_call *first = NULL;
         for (int i = 0; i < proxy->high; i++) {
             proxy_call *c = &proxy->calls[i];
-            if (c->state == PROXY_WAITING && (first == NULL || c->order < first->order)) {
+            if (c->state == PROXY_WAITING && c->refused == HTH_OK &&
+                (first == NULL || c->order < first->order)) {
                 first = c;
             }
         }
@@ -297,6 +291,10 @@ hth_err proxy_send_waiting(hth_proxy *proxy)
             break;
         }
         err = call_send(proxy, first); // no room: the next tick tries again
+        if (err != HTH_EBUSY && err != HTH_ECANCELED) {
+            first->refused = err;
+            err = HTH_OK;
+        }
     }
     return err;
 }
@@ -471,6 +469,11 @@ static bool call_is_canceled(hth_proxy *proxy, const proxy_call *call)
     return call->state == PROXY_WAITING && call->r->canceled;
 }
 
+static bool call_is_refused(hth_proxy *proxy, const proxy_call *call)
+{
+    return call->state == PROXY_WAITING && call->refused != HTH_OK;
+}
+
 static bool call_is_expired(hth_proxy *proxy, const proxy_call *call)
 {
     const hth_request *r = call->r;
@@ -492,6 +495,9 @@ void proxy_tick(hth_proxy *proxy)
         (void)proxy_send_waiting(proxy);
     }
     pthread_mutex_unlock(&proxy->lock);
+    while ((c = call_find(proxy, call_is_refused)) != NULL) {
+        call_end(proxy, c, hth_fail(c->refused, "the engine process cannot be given this request"));
+    }
     while ((c = call_find(proxy, call_is_canceled)) != NULL) {
         call_end(proxy, c, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
     }

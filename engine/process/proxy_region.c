@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that hearthd and its child both see: the slab `in`, the outputs' slab, and memory of
 // clients. The latter is mapped in the child as well, when an input lies in it for the first time:
-// its descriptor goes over the socket, its number over the ring, in front of the request, which
-// waits where the ring has no room. Where that fails the request is refused; nothing else is lost.
+// it is told in front of the request, which waits where there is no room for that. Where that fails
+// the request is refused; nothing else is lost.
 #include "engine/process/proxy_impl.h"
 
 #include <fcntl.h>
@@ -156,36 +156,14 @@ void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor)
 
 // ---- telling the child
 
-// region_announce says what the descriptor is that was passed.
-static hth_err region_announce(hth_proxy *proxy, proxy_region *region)
+static hth_err region_send(hth_proxy *proxy, proxy_region *region)
 {
     hth_child_head head = {.kind = HTH_CHILD_REGION,
                            .entry = region->number,
                            .done = region->bytes,
                            .total = region->offset};
-    HTH_TRY(hth_child_link_send(&proxy->link, &head, NULL, 0, 0));
-    proxy->passed = 0;
+    HTH_TRY(hth_child_link_pass(&proxy->link, &head, NULL, 0, &region->fd, 1));
     region->known = proxy->pid;
-    return HTH_OK;
-}
-
-hth_err proxy_region_settle(hth_proxy *proxy)
-{
-    proxy_region *before = region_number(proxy, proxy->passed);
-    return before != NULL ? region_announce(proxy, before) : HTH_OK;
-}
-
-// region_send passes a region on. What was passed before comes first, so that descriptors and
-// messages stay in step; where that is gone the child drops its descriptor.
-static hth_err region_send(hth_proxy *proxy, proxy_region *region)
-{
-    const proxy_region *before = region_number(proxy, proxy->passed);
-    HTH_TRY(proxy_region_settle(proxy));
-    if (before != region) {
-        HTH_TRY(hth_child_fd_send(proxy->link.socket, region->number, region->fd));
-        proxy->passed = region->number;
-        HTH_TRY(region_announce(proxy, region));
-    }
     return HTH_OK;
 }
 
