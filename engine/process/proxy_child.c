@@ -232,25 +232,28 @@ static json_t *settings_json(hth_proxy *proxy)
     return list;
 }
 
-static void child_send_json(hth_proxy *proxy, hth_child_kind kind, json_t *doc)
+static bool child_send_json(hth_proxy *proxy, hth_child_kind kind, json_t *doc)
 {
     hth_child_head head = {.kind = (uint32_t)kind};
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
-    if (text == NULL || hth_child_link_text(&proxy->link, &head, text, 0) != HTH_OK) {
+    bool sent = text != NULL && hth_child_link_text(&proxy->link, &head, text, 0) == HTH_OK;
+    if (!sent) {
         hth_log(WARN, SERVER, "engine-settings", "settings did not reach the engine process");
         proxy->settings = 0; // the next tick tries again
     }
     free(text);
     json_decref(doc);
+    return sent;
 }
 
 void proxy_greet(hth_proxy *proxy)
 {
-    child_send_json(proxy, HTH_CHILD_HELLO,
-                    json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", proxy->store,
-                              "device", proxy->device, "queue", proxy->queue, "resume",
-                              proxy->resume && !proxy->draining, "loose", proxy->loose, "settings",
-                              settings_json(proxy), "log", proxy->filter));
+    json_t *settings = settings_json(proxy);
+    proxy->lost = !child_send_json(
+        proxy, HTH_CHILD_HELLO,
+        json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", proxy->store, "device",
+                  proxy->device, "queue", proxy->queue, "resume", proxy->resume && !proxy->draining,
+                  "loose", proxy->loose, "settings", settings, "log", proxy->filter));
 }
 
 void proxy_settings(hth_proxy *proxy)
@@ -259,8 +262,8 @@ void proxy_settings(hth_proxy *proxy)
     if (proxy->settings != hth_setting_changes() ||
         strcmp(proxy->filter, hth_log_filter_text(filter)) != 0) {
         json_t *settings = settings_json(proxy);
-        child_send_json(proxy, HTH_CHILD_SETTINGS,
-                        json_pack("{s:o, s:s}", "settings", settings, "log", proxy->filter));
+        (void)child_send_json(proxy, HTH_CHILD_SETTINGS,
+                              json_pack("{s:o, s:s}", "settings", settings, "log", proxy->filter));
     }
 }
 
@@ -357,21 +360,53 @@ void proxy_models_note(hth_proxy *proxy, const hth_request *request)
     json_decref(args);
 }
 
+// models_hopeless tells whether a model is not asked for again: it is gone from the store, or
+// cannot be loaded, or its loading ended the process. Others have no room, perhaps, and next time
+// they do.
+static bool models_hopeless(const hth_request *request)
+{
+    switch (request->err) {
+    case HTH_OK:
+    case HTH_EBUSY:
+    case HTH_ENOMEM:
+    case HTH_ENODEVMEM:
+    case HTH_ECANCELED:
+    case HTH_ETIMEDOUT:
+        return false;
+    case HTH_EDEVLOST:
+        return request->started_ns > 0; // else it was buried with others
+    default:
+        return true;
+    }
+}
+
 static void models_done(hth_request *request)
 {
-    models_call *m = request->ctx;
-    if (request->err != HTH_OK) { // gone from the store, or not to be loaded
-        hth_log(WARN, SERVER, "engine-model", "%s: not loaded again: %s", m->spec, request->detail);
-        models_drop(m->p, m->spec);
+    models_call *call = request->ctx;
+    proxy_model *m;
+    HASH_FIND_STR(call->p->models, call->spec, m);
+    if (request->err != HTH_OK) {
+        hth_log(WARN, SERVER, "engine-model", "%s: not loaded again: %s", call->spec,
+                request->detail);
+    }
+    if (m != NULL) {
+        m->asked = false;
+        if (models_hopeless(request)) {
+            HASH_DEL(call->p->models, m);
+            hth_free(m);
+        }
     }
     hth_free(request->json);
-    free(m->arguments);
-    hth_free(m);
+    free(call->arguments);
+    hth_free(call);
 }
 
 void proxy_models_again(hth_proxy *proxy)
 {
-    for (const proxy_model *m = proxy->models; m != NULL; m = m->hh.next) {
+    for (proxy_model *m = proxy->models; m != NULL; m = m->hh.next) {
+        if (m->asked) {
+            continue; // that waits for this child
+        }
         models_call *call = hth_calloc(1, sizeof *call);
         json_t *args = json_pack("{s:s, s:b}", "model", m->spec, "wait", 0);
         if (m->pinned) {
@@ -385,7 +420,9 @@ void proxy_models_again(hth_proxy *proxy)
                                     .arguments = call->arguments,
                                     .done = models_done,
                                     .ctx = call};
-            if (call->arguments == NULL || hth_proxy_submit(&proxy->engine, &call->r) != HTH_OK) {
+            m->asked =
+                call->arguments != NULL && hth_proxy_submit(&proxy->engine, &call->r) == HTH_OK;
+            if (!m->asked) {
                 free(call->arguments);
                 hth_free(call);
             }

@@ -19,7 +19,7 @@
 
 typedef struct hth_proxy hth_proxy;
 
-// Crashes with less than PROXY_LIVED_NS from start to end, one after the other.
+// Children one after the other that did not start, or lived less than PROXY_LIVED_NS from then on.
 #define PROXY_LOST     8
 #define PROXY_LIVED_NS 10000000000u
 
@@ -55,6 +55,7 @@ typedef struct proxy_call {
     void *data;             // block of the slab: inputs that were copied; may be NULL
     uint64_t order;         // of submission
     int crashes;            // of children that had it and had not begun with it
+    hth_err refused;        // why no child can be given it
     bool own;               // of the thread that polls
     int next;               // of the free list, -1: none
 } proxy_call;
@@ -72,7 +73,7 @@ typedef struct proxy_region {
 
 typedef struct proxy_model {
     char spec[216];
-    bool pinned;
+    bool pinned, asked; // asked: a request of ours to load it is not answered
     UT_hash_handle hh;
 } proxy_model;
 
@@ -116,15 +117,15 @@ struct hth_proxy {
     uint64_t order;
     proxy_region *regions;
     uint32_t last_region;
-    uint32_t passed; // region whose descriptor is in the socket, and its message is not sent
     proxy_region *forgotten; // by `next`: gone here, and the child is not told yet
-    int crashes;             // quick ones, one after the other
+    int crashes;             // so many, one after the other
     // the supervisor's
     proxy_model *models;
     proxy_out *out; // of the child that is starting or up
-    uint64_t started_ns, next_start_ns, next_tick_ns, next_heartbeat_ns, heartbeats, settings;
+    uint64_t started_ns, up_ns; // of the last child; 0: it is not up, and was not
+    uint64_t next_start_ns, next_tick_ns, next_heartbeat_ns, heartbeats, settings;
     char filter[HTH_LOG_FILTER_TEXT];
-    int missed;
+    int missed, beats; // heartbeats that did not come; looks at them before it was up
     bool loose; // children are not confined to the store: a GPU's driver does not start in one
     bool again; // .. which the first child has found out: the next one takes its place
     atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense
@@ -175,7 +176,7 @@ void proxy_bury(hth_proxy *proxy, const char *sentence, bool all);
 // ---- proxy_child.c
 
 hth_err proxy_start(hth_proxy *proxy); // supervisor
-void proxy_greet(hth_proxy *proxy);    // sends HELLO. Supervisor
+void proxy_greet(hth_proxy *proxy);    // sends HELLO, or has the child ended. Supervisor
 void proxy_settings(hth_proxy *proxy); // sends them when they have changed. Supervisor
 // proxy_ended tells whether the child has ended, and how; wait: until it has. Supervisor.
 bool proxy_ended(hth_proxy *proxy, bool wait, proxy_end *how);
@@ -200,9 +201,6 @@ void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor);
 
 // proxy_region_send makes sure that the child has what a record needs.
 hth_err proxy_region_send(hth_proxy *proxy, const hth_ipc_record *record);
-// proxy_region_settle has the child take a descriptor that is in the socket, before another
-// follows.
-hth_err proxy_region_settle(hth_proxy *proxy);
 // proxy_region_forget tells the child of what is gone, as far as there is room; known: there is
 // nothing to tell, the child is new.
 void proxy_region_forget(hth_proxy *proxy, bool known);

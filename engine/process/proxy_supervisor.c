@@ -5,6 +5,8 @@
 //       ^                     |                                  |
 //       +---(it ended, after a pause that grows with quick crashes)---+
 //
+// A crash is quick if the child was not up for a while: a start that takes long, and fails, is one.
+//
 // The supervisor sleeps on the ring. It wakes by itself to look after requests (cancellation is a
 // flag that nobody announces) and to see whether the process has ended: every 10 ms while there are
 // requests, every 50 ms otherwise. Heartbeats are counted in the supervisor's own ticks: when
@@ -28,6 +30,7 @@
 #define PAUSE_NS     100000000u   // before the second restart in a row; doubles
 #define PAUSE_DOUBLE 20           // at most that often
 #define BIRTH_NS     60000000000u // until the first heartbeat: a program may take long to load
+#define START_BEATS  30           // times the heartbeats that may be missed: until it is up
 
 static void supervisor_phase(hth_proxy *proxy, proxy_phase phase)
 {
@@ -107,7 +110,6 @@ static void supervisor_started(hth_proxy *proxy, bool confined)
     pthread_mutex_lock(&proxy->lock);
     proxy->phase = PROXY_UP;
     proxy->drain_sent = proxy->stop_sent = false;
-    proxy->passed = 0;
     proxy_region_forget(proxy, true);
     (void)proxy_send_waiting(proxy);
     proxy_tell_end(proxy);
@@ -116,6 +118,7 @@ static void supervisor_started(hth_proxy *proxy, bool confined)
     hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)proxy->pid,
             (hth_real_ns() - proxy->started_ns) / 1000000u);
     proxy->up = true;
+    proxy->up_ns = hth_real_ns();
     supervisor_opened(proxy, HTH_OK, "");
     if (!stopping) {
         proxy_models_again(proxy);
@@ -221,10 +224,12 @@ static void supervisor_check_heartbeat(hth_proxy *proxy, uint64_t now)
         now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
     proxy->missed = heartbeat == proxy->heartbeats && heartbeat > 0 ? proxy->missed + 1 : 0;
     proxy->heartbeats = heartbeat;
-    if (proxy->missed >= (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS) ||
+    proxy->beats += proxy->phase == PROXY_STARTING;
+    int most = (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS);
+    if (proxy->missed >= most || proxy->beats > START_BEATS * most ||
         (heartbeat == 0 && now - proxy->started_ns > BIRTH_NS)) {
-        hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d", (int)proxy->pid,
-                proxy->missed);
+        hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d up=%s", (int)proxy->pid,
+                proxy->missed, proxy->phase == PROXY_UP ? "yes" : "no");
         kill(proxy->pid, SIGKILL);
     }
     if (proxy->phase == PROXY_UP) {
@@ -239,6 +244,28 @@ static uint64_t supervisor_pause(int crashes)
     int doubled = crashes - 2 < PAUSE_DOUBLE ? crashes - 2 : PAUSE_DOUBLE;
     uint64_t pause = crashes >= 2 ? (uint64_t)PAUSE_NS << doubled : 0;
     return pause < most ? pause : most;
+}
+
+// supervisor_crashed counts a child that has ended, or did not start, and sets when the next one
+// does; true: there were too many.
+static bool supervisor_crashed(hth_proxy *proxy)
+{
+    uint64_t now = hth_real_ns();
+    pthread_mutex_lock(&proxy->lock);
+    bool lived = proxy->up_ns > 0 && now - proxy->up_ns >= PROXY_LIVED_NS;
+    int crashes = proxy->crashes = lived ? 1 : proxy->crashes + 1;
+    pthread_mutex_unlock(&proxy->lock);
+    uint64_t pause_ns = supervisor_pause(crashes);
+    proxy->next_start_ns = now + pause_ns;
+    return crashes >= PROXY_LOST && pause_ns > 0;
+}
+
+static void supervisor_tell_lost(const hth_proxy *proxy)
+{
+    uint64_t now = hth_real_ns();
+    uint64_t left = proxy->next_start_ns > now ? proxy->next_start_ns - now : 0;
+    hth_log(ERROR, SERVER, "engine-lost", "crashes=%d next_start_ms=%" PRIu64, proxy->crashes,
+            left / 1000000u);
 }
 
 // supervisor_leave has others poll what the supervisor polled while it waited for a child.
@@ -257,30 +284,24 @@ static void supervisor_died(hth_proxy *proxy, proxy_end how)
     char sentence[300];
     bool came;
     pthread_mutex_lock(&proxy->taking);
-    proxy->up = false;
     (void)proxy_take(proxy, HTH_FOREVER, &came); // what it had answered is an answer
-    uint64_t now = hth_real_ns();
+    proxy->up = false;                           // only now: that it is up may have been among them
     pthread_mutex_lock(&proxy->lock);
     bool stopping = proxy->stopping;
     proxy->phase = PROXY_DOWN;
     proxy->polled = false; // the ring goes
-    proxy->crashes = now - proxy->started_ns < PROXY_LIVED_NS ? proxy->crashes + 1 : 1;
-    int crashes = proxy->crashes;
     pthread_mutex_unlock(&proxy->lock);
-    uint64_t pause_ns = supervisor_pause(crashes);
-    proxy->next_start_ns = now + pause_ns;
+    bool lost = supervisor_crashed(proxy);
     bool again = proxy->again;
     bool clean = again || (stopping && how.word[0] == 'e' && how.number == 0);
     proxy->again = false;
-    bool lost = crashes >= PROXY_LOST && pause_ns > 0;
     if (!clean) {
         hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " crashes=%d",
-                (int)proxy->pid, how.word, how.number, (now - proxy->started_ns) / 1000000u,
-                crashes);
+                (int)proxy->pid, how.word, how.number,
+                (hth_real_ns() - proxy->started_ns) / 1000000u, proxy->crashes);
     }
     if (!stopping && lost) {
-        hth_log(ERROR, SERVER, "engine-lost", "crashes=%d next_start_ms=%" PRIu64, crashes,
-                pause_ns / 1000000u);
+        supervisor_tell_lost(proxy);
     }
     const char *when = lost ? "too often" : "while this request ran";
     const char *next = stopping ? "the server is stopping" : "it is being restarted";
@@ -350,18 +371,34 @@ static bool supervisor_iterate(hth_proxy *proxy)
     return !stopping;
 }
 
+// supervisor_failed is for a child that the system did not start.
+static void supervisor_failed(hth_proxy *proxy, hth_err err)
+{
+    char sentence[700];
+    snprintf(sentence, sizeof sentence, "the engine process does not start: %s", hth_err_detail());
+    hth_log(ERROR, SERVER, "engine-failed", "%s", hth_err_detail());
+    supervisor_opened(proxy, err, hth_err_detail());
+    bool lost = supervisor_crashed(proxy);
+    uint64_t least = hth_real_after(PAUSE_NS);
+    proxy->next_start_ns = proxy->next_start_ns > least ? proxy->next_start_ns : least;
+    if (lost) {
+        supervisor_tell_lost(proxy);
+        pthread_mutex_lock(&proxy->taking);
+        proxy_bury(proxy, sentence, true);
+        pthread_mutex_unlock(&proxy->taking);
+    }
+}
+
 static void supervisor_start(hth_proxy *proxy)
 {
     proxy->lost = false;
-    proxy->missed = 0;
-    proxy->heartbeats = 0;
+    proxy->missed = proxy->beats = 0;
+    proxy->heartbeats = proxy->up_ns = 0;
     proxy->started_ns = hth_real_ns();
     proxy->next_tick_ns = proxy->next_heartbeat_ns = proxy->started_ns;
     hth_err err = proxy_start(proxy);
     if (err != HTH_OK) {
-        hth_log(ERROR, SERVER, "engine-failed", "%s", hth_err_detail());
-        supervisor_opened(proxy, err, hth_err_detail());
-        proxy->next_start_ns = hth_real_ns() + PAUSE_NS;
+        supervisor_failed(proxy, err);
         return;
     }
     supervisor_phase(proxy, PROXY_STARTING);

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Children that do not start, die as they do, or do not answer. This program is its own engine's
+// process, one that behaves as FAKE_CHILD in its environment says; what it is asked to load it
+// tells as an event.
+#include "base/test.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "engine/process/child.h"
+#include "engine/process/child_link.h"
+#include "tests/rig/children.h"
+#include "tests/rig/engine_call.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define LIMIT_NS   300000000000u // of everything that is waited for
+#define FAKE_CHILD "HEARTH_FAKE_CHILD"
+
+// ---- the child
+
+static void fake_send(hth_child_link *link, hth_child_kind kind, const char *text, size_t bytes)
+{
+    hth_child_head head = {.kind = (uint32_t)kind};
+    (void)hth_child_link_send(link, &head, text, bytes, HTH_FOREVER);
+}
+
+// fake_answer answers a call with an error, or an empty object.
+static void fake_answer(hth_child_link *link, const hth_child_head *call, hth_err err)
+{
+    const char *text[HTH_IPC_RECORD_TEXTS] = {NULL};
+    text[err == HTH_OK ? HTH_IPC_RECORD_JSON : HTH_IPC_RECORD_DETAIL] = "{}";
+    size_t bytes = hth_ipc_record_room(text, 0, 0);
+    hth_ipc_record *a = malloc(bytes);
+    hth_child_head head = {.kind = HTH_CHILD_DONE, .entry = call->entry};
+    hth_ipc_record_begin(a, text, 0);
+    a->err = (uint32_t)err;
+    (void)hth_ipc_record_end(a);
+    (void)hth_child_link_send(link, &head, a, a->bytes, HTH_FOREVER);
+    free(a);
+}
+
+// fake_call: "load N" answers requests to load with error N, "silent" with nothing.
+static void fake_call(hth_child_link *link, const hth_child_head *head, const char *what)
+{
+    static const char event[] = "digits\0load";
+    const hth_ipc_record *q = hth_slab_at(link->in, head->far_at, head->far_bytes);
+    if (hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY)) != HTH_COMMAND_LOAD) {
+        fake_answer(link, head, HTH_OK);
+        return;
+    }
+    fake_send(link, HTH_CHILD_EVENT, event, sizeof event);
+    if (strcmp(what, "silent") != 0) {
+        fake_answer(link, head, (hth_err)atoi(what + strlen("load ")));
+    }
+}
+
+static int fake_child(const char *what)
+{
+    static const char event[] = "digits\0dies";
+    hth_child_link link = {.socket = HTH_CHILD_FD_SOCKET};
+    struct stat st;
+    hth_child_head head;
+    const char *body;
+    size_t bytes;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (fstat(HTH_CHILD_FD_CONTROL, &st) != 0) {
+        return 1;
+    }
+    link.control =
+        mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, HTH_CHILD_FD_CONTROL, 0);
+    if (link.control == MAP_FAILED ||
+        hth_slab_open(HTH_CHILD_FD_IN, link.control->in_bytes, false, &link.in) != HTH_OK ||
+        hth_child_link_open(&link, false) != HTH_OK) {
+        return 1;
+    }
+    while (strcmp(what, "mute") == 0) { // alive, and nothing else
+        atomic_fetch_add(&link.control->heartbeats, 1);
+        usleep(1000);
+    }
+    if (strcmp(what, "dies") == 0) {
+        fake_send(&link, HTH_CHILD_EVENT, event, sizeof event);
+    }
+    fake_send(&link, HTH_CHILD_STARTED, NULL, 0);
+    while (strcmp(what, "dies") != 0 &&
+           hth_child_link_receive(&link, HTH_FOREVER, &head, &body, &bytes) == HTH_OK &&
+           head.kind != HTH_CHILD_STOP) {
+        if (head.kind == HTH_CHILD_CALL) {
+            fake_call(&link, &head, what);
+        }
+    }
+    hth_ring_stop(link.to);
+    return 0;
+}
+
+// ---- the parent
+
+static atomic_int loads, deaths;
+
+static void wait_until(bool (*reached)(const void *ctx), const void *ctx)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (!reached(ctx)) {
+        assert_true(hth_real_ns() < until);
+        usleep(1000);
+    }
+}
+
+static bool is_dead(const void *pid)
+{
+    siginfo_t info = {.si_pid = 0};
+    return waitid(P_PID, (id_t) * (const pid_t *)pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+           info.si_pid != 0;
+}
+
+// on_event counts. A child that dies has said that it is up and is gone before that is read.
+static void on_event(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)job, (void)done, (void)total;
+    if (strcmp(what, "load") == 0) {
+        atomic_fetch_add(&loads, 1);
+        return;
+    }
+    pid_t pid = child_of(getpid());
+    wait_until(is_dead, &pid);
+    usleep(60000); // the supervisor's tick is due
+    atomic_fetch_add(&deaths, 1);
+}
+
+static hth_err open_fake(fixture *f, const char *what)
+{
+    strcpy(f->dir, "/tmp/hearth-start-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    assert_int_equal(setenv(FAKE_CHILD, what, 1), 0);
+    atomic_store(&loads, 0);
+    atomic_store(&deaths, 0);
+    hth_engine_config config = {.device = "cpu", .child_store = f->dir, .event = on_event};
+    return hth_engine_open(&config, NULL, &f->engine);
+}
+
+static bool is_ready(const void *engine)
+{
+    return hth_engine_ready((hth_engine *)engine);
+}
+
+// next kills the child; those after it do `what`.
+static void next(fixture *f, const char *what)
+{
+    pid_t pid = child_of(getpid());
+    assert_int_not_equal(pid, 0);
+    assert_int_equal(setenv(FAKE_CHILD, what, 1), 0);
+    kill(pid, SIGKILL);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (child_of(getpid()) == pid) { // it is ready until that is noticed
+        assert_true(hth_real_ns() < until);
+        usleep(1000);
+    }
+}
+
+// ask has a request answered, after all that were sent before.
+static void ask(fixture *f)
+{
+    call c = {.r = {.command = HTH_COMMAND_DEVICES, .arguments = "{}"}};
+    assert_ok(call_run(f->engine, &c));
+    hth_free(c.r.json);
+}
+
+static bool are_loads(const void *n)
+{
+    return atomic_load(&loads) >= *(const int *)n;
+}
+
+// That a child is up may be read only after its death: nobody receives from it any more.
+static void test_dies_as_it_starts(void **state)
+{
+    (void)state;
+    fixture f;
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
+    assert_ok(open_fake(&f, "dies"));
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (atomic_load(&deaths) < 10) {
+        (void)hth_engine_poll(f.engine, true);
+        assert_true(hth_real_ns() < until);
+    }
+    assert_int_equal(setenv(FAKE_CHILD, "load 0", 1), 0);
+    wait_until(is_ready, f.engine);
+    (void)hth_engine_poll(f.engine, false);
+    ask(&f);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// One that lives and never says that it is up is replaced, and counts as a crash.
+static void test_never_starts(void **state)
+{
+    (void)state;
+    fixture f;
+    call c = {.r = {.command = HTH_COMMAND_DEVICES, .arguments = "{}"}};
+    assert_ok(hth_setting_set("engine.heartbeat_ms", "10"));
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "2"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "1"));
+    assert_err(open_fake(&f, "mute"), HTH_EDEVLOST, "ended before it was ready (signal 9)");
+    hth_store_close(f.store);
+    assert_int_equal(test_remove(f.dir), 0);
+    assert_ok(open_fake(&f, "load 0"));
+    next(&f, "mute");
+    call_init(&c);
+    assert_ok(hth_engine_submit(f.engine, &c.r)); // without a timeout
+    assert_err(call_wait(&c), HTH_EDEVLOST, "died too often (signal 9)");
+    call again = {.r = {.command = HTH_COMMAND_DEVICES, .arguments = "{}"}};
+    call_init(&again);
+    assert_err(hth_engine_submit(f.engine, &again.r), HTH_EDEVLOST, "times in a row");
+    assert_int_equal(setenv(FAKE_CHILD, "load 0", 1), 0);
+    wait_until(is_ready, f.engine);
+    ask(&f);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// So does one that the system does not start.
+static void test_cannot_start(void **state)
+{
+    (void)state;
+    fixture f;
+    struct rlimit all, none;
+    call c = {.r = {.command = HTH_COMMAND_DEVICES, .arguments = "{}"}};
+    assert_ok(open_fake(&f, "load 0"));
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "1"));
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+    pid_t pid = child_of(getpid());
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    kill(pid, SIGKILL);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hth_engine_ready(f.engine)) {
+        assert_true(hth_real_ns() < until);
+        usleep(1000);
+    }
+    call_init(&c);
+    assert_ok(hth_engine_submit(f.engine, &c.r));
+    assert_err(call_wait(&c), HTH_EDEVLOST, "the engine process does not start: ");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+    wait_until(is_ready, f.engine);
+    ask(&f);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// A model for which a child had no room is asked for again of the next one, and one that cannot be
+// loaded is not; a request that waits for a child is not asked twice.
+static void test_models_again(void **state)
+{
+    (void)state;
+    fixture f;
+    char no_room[20], invalid[20];
+    call c = {.r = {.command = HTH_COMMAND_LOAD, .arguments = "{\"model\":\"digits\"}"}};
+    snprintf(no_room, sizeof no_room, "load %d", (int)HTH_ENODEVMEM);
+    snprintf(invalid, sizeof invalid, "load %d", (int)HTH_EINVAL);
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
+    assert_ok(open_fake(&f, "load 0"));
+    assert_ok(call_run(f.engine, &c));
+    hth_free(c.r.json);
+    assert_int_equal(atomic_load(&loads), 1);
+    const char *const then[] = {no_room, no_room, "silent", "load 0", invalid};
+    for (int i = 0; i < 5; i++) {
+        next(&f, then[i]);
+        wait_until(are_loads, &(int){2 + i});
+        ask(&f);
+        assert_int_equal(atomic_load(&loads), 2 + i);
+    }
+    next(&f, "load 0");
+    wait_until(is_ready, f.engine);
+    ask(&f);
+    assert_int_equal(atomic_load(&loads), 6);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+int main(int argc, char **argv)
+{
+    if (hth_child_requested(argc, argv)) {
+        return fake_child(getenv(FAKE_CHILD));
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dies_as_it_starts),
+        cmocka_unit_test(test_never_starts),
+        cmocka_unit_test(test_cannot_start),
+        cmocka_unit_test(test_models_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
