@@ -66,7 +66,7 @@ typedef struct hth_child_ask {
     uint64_t waited_ns;
     uint32_t crashes;
     int32_t member;
-    uint32_t n_files; // whose descriptors come with it
+    uint32_t n_files;                // whose descriptors come with it
     bool own, admin, at_once, known; // known: there is a tenant
     char tenant[HTH_TENANT];
 } hth_child_ask;

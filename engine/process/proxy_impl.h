@@ -121,7 +121,7 @@ struct hth_proxy {
     int crashes;             // so many, one after the other
     // the supervisor's
     proxy_model *models;
-    proxy_out *out; // of the child that is starting or up
+    proxy_out *out;             // of the child that is starting or up
     uint64_t started_ns, up_ns; // of the last child; 0: it is not up, and was not
     uint64_t next_start_ns, next_tick_ns, next_heartbeat_ns, heartbeats, settings;
     char filter[HTH_LOG_FILTER_TEXT];
