@@ -71,6 +71,8 @@ void *hth_grad_table(hth_grad *grad, int64_t count, size_t size);
 
 // hth_grad_equal is 1 where a equals b, else 0.
 int hth_grad_equal(hth_grad *grad, int a, int b);
+// hth_grad_divisor is v, and infinity where v is 0: what is divided by it is 0 there.
+int hth_grad_divisor(hth_grad *grad, int v);
 
 // Constants: a float scalar, a vector of integers, zeros of a shape.
 int hth_grad_scalar(hth_grad *grad, float v);

@@ -42,34 +42,41 @@ void hth_grad_mul(hth_grad *grad, const hth_node *node)
 
 void hth_grad_div(hth_grad *grad, const hth_node *node)
 {
-    int dy = hth_grad_out(grad, node, 0), a = node->inputs[0], b = node->inputs[1];
+    int dy = hth_grad_out(grad, node, 0), b = node->inputs[1];
     if (hth_grad_wants(grad, node, 0)) {
         give_summed(grad, node, 0, hth_grad_2(grad, HTH_OP_DIV, dy, b));
     }
-    if (hth_grad_wants(grad, node, 1)) { // -dy a / b^2
-        int over = hth_grad_2(grad, HTH_OP_DIV, a, hth_grad_2(grad, HTH_OP_MUL, b, b));
-        int sum =
-            hth_grad_sum_to(grad, hth_grad_2(grad, HTH_OP_MUL, dy, over), hth_grad_shape(grad, b));
+    if (hth_grad_wants(grad, node, 1)) { // -dy (a / b) / b: b^2 may be 0 where b is not
+        int over = hth_grad_2(grad, HTH_OP_DIV, node->outputs[0], b);
+        int each = hth_grad_2(grad, HTH_OP_MUL, dy, over);
+        int sum = hth_grad_sum_to(grad, each, hth_grad_shape(grad, b));
         hth_grad_give(grad, node, 1, hth_grad_1(grad, HTH_OP_NEG, sum));
     }
 }
 
+// b a^(b-1) and a^b log(a). PyTorch's are 0 for an exponent of 0 and for the exponent of a base of
+// 0; there the power stays a^0, and the logarithm becomes that of 1.
 void hth_grad_pow(hth_grad *grad, const hth_node *node)
 {
     int dy = hth_grad_out(grad, node, 0), a = node->inputs[0], b = node->inputs[1], slope;
     float p;
     if (hth_grad_wants(grad, node, 0)) {
         if (hth_pass_scalar(grad->g, b, &p)) {
-            int power = p == 2 ? a : hth_grad_2(grad, HTH_OP_POW, a, hth_grad_scalar(grad, p - 1));
+            float less = p == 0 ? 0 : p - 1;
+            int power = p == 2 ? a : hth_grad_2(grad, HTH_OP_POW, a, hth_grad_scalar(grad, less));
             slope = hth_grad_2(grad, HTH_OP_MUL, power, hth_grad_scalar(grad, p));
         } else {
+            int none = hth_grad_2(grad, HTH_OP_EQUAL, b, hth_grad_scalar(grad, 0));
             int less = hth_grad_2(grad, HTH_OP_SUB, b, hth_grad_scalar(grad, 1));
+            less = hth_grad_3(grad, HTH_OP_WHERE, none, b, less);
             slope = hth_grad_2(grad, HTH_OP_MUL, hth_grad_2(grad, HTH_OP_POW, a, less), b);
         }
         give_summed(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
     }
     if (hth_grad_wants(grad, node, 1)) {
-        int log = hth_grad_1(grad, HTH_OP_LOG, a);
+        int none = hth_grad_2(grad, HTH_OP_EQUAL, a, hth_grad_scalar(grad, 0));
+        int base = hth_grad_3(grad, HTH_OP_WHERE, none, hth_grad_scalar(grad, 1), a);
+        int log = hth_grad_1(grad, HTH_OP_LOG, base);
         slope = hth_grad_2(grad, HTH_OP_MUL, node->outputs[0], log);
         give_summed(grad, node, 1, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
     }

@@ -216,12 +216,13 @@ static int over_windows(hth_grad *grad, const hth_node *node, int v)
     return hth_grad_end(grad);
 }
 
-// y = (sum |x|^p)^(1/p): dx = dy y^(1-p) * sign(x) |x|^(p-1).
+// y = (sum |x|^p)^(1/p): dx = dy y^(1-p) * sign(x) |x|^(p-1), 0 where y is.
 void hth_grad_lp_pool(hth_grad *grad, const hth_node *node)
 {
     float p = (float)hth_node_int(node, "p", 2);
     int x = node->inputs[0];
-    int inverse = hth_grad_2(grad, HTH_OP_POW, node->outputs[0], hth_grad_scalar(grad, 1 - p));
+    int y = p == 1 ? node->outputs[0] : hth_grad_divisor(grad, node->outputs[0]);
+    int inverse = hth_grad_2(grad, HTH_OP_POW, y, hth_grad_scalar(grad, 1 - p));
     int share = hth_grad_2(grad, HTH_OP_MUL, hth_grad_out(grad, node, 0), inverse);
     int size =
         hth_grad_2(grad, HTH_OP_POW, hth_grad_1(grad, HTH_OP_ABS, x), hth_grad_scalar(grad, p - 1));

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <string.h>
 
 static void keep(hth_grad *grad, hth_err err)
@@ -152,6 +153,12 @@ int hth_grad_equal(hth_grad *grad, int a, int b)
     hth_grad_begin(grad, HTH_OP_CAST, &same, 1, 1);
     hth_grad_int(grad, "to", HTH_DT_F32);
     return hth_grad_end(grad);
+}
+
+int hth_grad_divisor(hth_grad *grad, int v)
+{
+    int none = hth_grad_2(grad, HTH_OP_EQUAL, v, hth_grad_scalar(grad, 0));
+    return hth_grad_3(grad, HTH_OP_WHERE, none, hth_grad_scalar(grad, INFINITY), v);
 }
 
 static int constant(hth_grad *c, hth_dtype dt, const hth_shape *shape, const void *data)

@@ -136,7 +136,7 @@ void hth_grad_softmax(hth_grad *grad, const hth_node *node)
 }
 
 // y = x / |x|: dx = (dy - y sum(dy y)) / |x|, for the Euclidean norm; for the sum of absolute
-// values sign(x) stands in the place of the second y.
+// values sign(x) stands in the place of the second y. Where the norm is 0, y is 0, and so is dx.
 void hth_grad_lp_norm(hth_grad *grad, const hth_node *node)
 {
     int64_t axis = hth_node_int(node, "axis", -1);
@@ -148,10 +148,11 @@ void hth_grad_lp_norm(hth_grad *grad, const hth_node *node)
                               1, true);
     int toward = hth_grad_2(grad, HTH_OP_MUL, dot, l1 ? hth_grad_1(grad, HTH_OP_SIGN, x) : y);
     int away = hth_grad_2(grad, HTH_OP_SUB, dy, toward);
-    hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_DIV, away, norm));
+    hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_DIV, away, hth_grad_divisor(grad, norm)));
 }
 
-// y = d / s with d = x - mean, s = std + 1e-9: dx = (dy - mean(dy)) / s - d mean(dy d) / (s^2 std).
+// y = d / s with d = x - mean, s = std + 1e-9: dx = (dy - mean(dy)) / s - d mean(dy d) / (s^2 std),
+// of which the last part is 0 where std is.
 void hth_grad_mean_variance(hth_grad *grad, const hth_node *node)
 {
     int64_t axes[HTH_MAX_RANK] = {0, 2, 3};
@@ -163,7 +164,8 @@ void hth_grad_mean_variance(hth_grad *grad, const hth_node *node)
     int std = hth_grad_1(grad, HTH_OP_SQRT, var);
     int s = hth_grad_2(grad, HTH_OP_ADD, std, hth_grad_scalar(grad, 1e-9f));
     int dot = hth_grad_reduce(grad, mean, hth_grad_2(grad, HTH_OP_MUL, dy, d), axes, count, true);
-    int share = hth_grad_2(grad, HTH_OP_DIV, dot, hth_grad_2(grad, HTH_OP_MUL, s, std));
+    int size = hth_grad_divisor(grad, hth_grad_2(grad, HTH_OP_MUL, s, std));
+    int share = hth_grad_2(grad, HTH_OP_DIV, dot, size);
     int centred =
         hth_grad_2(grad, HTH_OP_SUB, dy, hth_grad_reduce(grad, mean, dy, axes, count, true));
     int away = hth_grad_2(grad, HTH_OP_SUB, centred, hth_grad_2(grad, HTH_OP_MUL, d, share));

@@ -33,6 +33,36 @@ void hth_grad_reduce_sum(hth_grad *grad, const hth_node *node)
     hth_grad_give(grad, node, 0, hth_grad_expand(grad, dy, &x));
 }
 
+// The axes along which there is less to keep than there was.
+static int reduced_axes(const hth_shape *x, const hth_shape *kept, int64_t axes[HTH_MAX_RANK])
+{
+    int count = 0;
+    for (int i = 0; i < x->rank; i++) {
+        if (kept->dim[i] != x->dim[i]) {
+            axes[count++] = i;
+        }
+    }
+    return count;
+}
+
+// What a factor gets: the product of the others. That is the product of all that are not 0, divided
+// by its own, where no other is 0.
+static int product_slope(hth_grad *grad, const hth_shape *kept, int x)
+{
+    int64_t axes[HTH_MAX_RANK];
+    int count = reduced_axes(hth_grad_shape(grad, x), kept, axes);
+    if (count == 0) {
+        return hth_grad_scalar(grad, 1);
+    }
+    int zero = hth_grad_equal(grad, x, hth_grad_scalar(grad, 0));
+    int safe = hth_grad_2(grad, HTH_OP_ADD, x, zero); // 1 for 0
+    int all = hth_grad_reduce(grad, HTH_OP_REDUCE_PROD, safe, axes, count, true);
+    int zeros = hth_grad_reduce(grad, HTH_OP_REDUCE_SUM, zero, axes, count, true);
+    int others = hth_grad_2(grad, HTH_OP_DIV, all, safe);
+    return hth_grad_2(grad, HTH_OP_MUL, others, hth_grad_equal(grad, zero, zeros));
+}
+
+// A norm of 0 gives no gradient, as in PyTorch.
 void hth_grad_reduce_other(hth_grad *grad, const hth_node *node)
 {
     const hth_shape kept = kept_shape(grad, node);
@@ -43,7 +73,7 @@ void hth_grad_reduce_other(hth_grad *grad, const hth_node *node)
         slope = hth_grad_1(grad, HTH_OP_SIGN, x);
         break;
     case HTH_OP_REDUCE_L2:
-        slope = hth_grad_2(grad, HTH_OP_DIV, x, y);
+        slope = hth_grad_2(grad, HTH_OP_DIV, x, hth_grad_divisor(grad, y));
         break;
     case HTH_OP_REDUCE_SUM_SQUARE:
         slope = hth_grad_2(grad, HTH_OP_MUL, x, hth_grad_scalar(grad, 2));
@@ -58,8 +88,8 @@ void hth_grad_reduce_other(hth_grad *grad, const hth_node *node)
                       hth_grad_expand(grad, hth_grad_2(grad, HTH_OP_MUL, dy, inverse), &s));
         return;
     }
-    default: // ReduceProd; elements must not be 0
-        slope = hth_grad_2(grad, HTH_OP_DIV, y, x);
+    default:
+        slope = product_slope(grad, &kept, x);
     }
     hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, slope, dy));
 }
@@ -69,13 +99,9 @@ void hth_grad_reduce_extreme(hth_grad *grad, const hth_node *node)
 {
     const hth_shape kept = kept_shape(grad, node), x = *hth_grad_shape(grad, node->inputs[0]);
     int64_t axes[HTH_MAX_RANK];
-    int count = 0, dy = hth_grad_reshape(grad, hth_grad_out(grad, node, 0), &kept);
+    int count = reduced_axes(&x, &kept, axes);
+    int dy = hth_grad_reshape(grad, hth_grad_out(grad, node, 0), &kept);
     int y = hth_grad_reshape(grad, node->outputs[0], &kept);
-    for (int i = 0; i < x.rank; i++) {
-        if (kept.dim[i] != x.dim[i]) {
-            axes[count++] = i;
-        }
-    }
     int same = hth_grad_2(grad, HTH_OP_EQUAL, node->inputs[0], y);
     hth_grad_begin(grad, HTH_OP_CAST, &same, 1, 1);
     hth_grad_int(grad, "to", HTH_DT_F32);

@@ -238,6 +238,7 @@ static void test_binary(void **state)
         "Pow a+[2,3] e={2}",
         "Pow a+[2,3] e={0.5}",
         "Pow a+[2,3] b[3]",
+        "Pow a![4]{0,2,-1,0.5} e={0}",
         "PRelu x[2,3,4] s[3,1]",
         "PRelu x[2,3] s[1]",
         "Sum a[2,3] b[3] c[2,1]",
@@ -338,6 +339,9 @@ static void test_pooling(void **state)
         "LpPool x[1,2,5,5] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
         "LpPool x[1,2,6] ; kernel_shape=2, p=3",
         "GlobalLpPool x[2,2,3,2] ; p=3",
+        "LpPool x![1,1,5]{0,0,0,0.5,-1} ; kernel_shape=2,",
+        "LpPool x![1,1,4]{0,0,0.5,0} ; kernel_shape=2, p=1",
+        "GlobalLpPool x![1,2,2,1]{0,0,0.5,0} ; p=3",
         NULL,
     };
     check_all(lines);
@@ -388,6 +392,10 @@ static void test_reductions(void **state)
     }
     static const char *const lines[] = {
         "CumSum x[3,4] a:{1}",
+        "ReduceL2 x![2,3]{0,0,0,0.5,2,-1} a:[1]{1}",
+        "ReduceL2 x![2,2]{0,0,0,0} ; keepdims=0",
+        "ReduceProd x![4,3]{0.5,2,-1,0,2,-1,0,0,-1,0,0,0} a:[1]{1}",
+        "ReduceProd x[2,1,3] a:[1]{1} ; keepdims=0",
         "CumSum x[3,4] a:{0} ; exclusive=1",
         "CumSum x[3,4] a:{1} ; reverse=1 exclusive=1",
         NULL,

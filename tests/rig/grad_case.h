@@ -4,6 +4,7 @@
 //
 //   Op x[2,3] w+[3] i:[2]{0,1} f=[2]{1,2} s={2} - ; name=1,2 name='text' name=0.5
 //   x[..] parameter, values in (-1, 1) away from 0, no two alike; w+[..] positive, w^[..] above 1;
+//   x![..]{..} parameter of these values;
 //   i:[..]{..} constant int64; f=[..]{..} constant float, without {} zeros; - absent; >2 the output
 //   that is compared
 #ifndef HTH_TESTS_RIG_GRAD_CASE_H
@@ -88,14 +89,16 @@ static inline int add_constant(grad_case *c, hth_dtype dt, const hth_shape *shap
     return value;
 }
 
-static inline int add_parameter(grad_case *c, const hth_shape *shape, char kind)
+// given: its values, NULL: those of its kind.
+static inline int add_parameter(grad_case *c, const hth_shape *shape, char kind,
+                                const double *given)
 {
     hth_const *k;
     int value;
     float *data = malloc((size_t)hth_shape_elements(shape) * sizeof *data + 1);
     assert_non_null(data);
     for (int64_t i = 0; i < hth_shape_elements(shape); i++) {
-        data[i] = next_value(c, kind);
+        data[i] = given != NULL ? (float)given[i] : next_value(c, kind);
     }
     assert_int_equal(hth_const_new(HTH_DT_F32, shape, data, &k), HTH_OK);
     free(data);
@@ -117,11 +120,14 @@ static inline int read_operand(grad_case *c, const char **p)
     *p += kind != '[' && kind != '{';
     hth_shape s = read_shape(p);
     if (kind == '[' || kind == '+' || kind == '^') {
-        return add_parameter(c, &s, kind);
+        return add_parameter(c, &s, kind, NULL);
     }
     if (**p == '{') {
         int n = read_numbers(p, v);
         assert_int_equal(n, hth_shape_elements(&s));
+    }
+    if (kind == '!') {
+        return add_parameter(c, &s, kind, v);
     }
     hth_dtype dtype = kind == '?' ? HTH_DT_BOOL : HTH_DT_F32;
     return add_constant(c, kind == ':' ? HTH_DT_I64 : dtype, &s, v);

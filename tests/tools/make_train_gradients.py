@@ -24,13 +24,14 @@ def operands(line, values):
     for word in line.split(' ;')[0].split()[1:]:
         if word[0] == '>': continue
         if word == '-': out.append(None); continue
-        kind, shape, numbers = re.fullmatch(r'\w([:?=+^]?)(?:\[([\d,]*)\])?(?:\{(.*)\})?', word).groups()
+        kind, shape, numbers = re.fullmatch(r'\w([:?=+^!]?)(?:\[([\d,]*)\])?(?:\{(.*)\})?', word).groups()
         shape = tuple(int(i) for i in shape.split(',')) if shape else ()
         if kind in ('', '+', '^'): out.append(torch.from_numpy(values.fill(shape, kind)).requires_grad_())
         else:
             v = np.array([float(i) for i in numbers.split(',')] if numbers else np.zeros(shape)).reshape(shape)
-            out.append(torch.from_numpy(v.astype({':': np.int64, '?': bool, '=': np.float32}[kind])))
-            if kind == '=': out[-1] = out[-1].double()
+            out.append(torch.from_numpy(v.astype({':': np.int64, '?': bool, '=': np.float32, '!': np.float32}[kind])))
+            if kind in '=!': out[-1] = out[-1].double()
+            if kind == '!': out[-1].requires_grad_()
     return out
 
 
@@ -75,6 +76,12 @@ def reverse_sequence(x, lengths):
     return T.stack([T.cat([x[:n, b].flip(0), x[n:, b]]) for b, n in enumerate(lengths.tolist())], 1)
 
 
+def unit(x, p, dim):
+    """Of 0 it is 0, unlike that of F.normalize, whose norm is at least 1e-12."""
+    n = x.norm(p, dim, keepdim=True)
+    return x / T.where(n == 0, T.inf, n)
+
+
 def standard(x, dims): return (x - x.mean(dims, keepdim=True)) / (x.std(dims, correction=0, keepdim=True) + 1e-9)
 def put(x, index, v, add): return x.index_put(tuple(index.unbind(-1)), v, accumulate=add)
 def heads(x, n): return x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
@@ -97,7 +104,7 @@ CASES += [
     ('Cast x[3,4] ; to=1', lambda x: x.double()), ('CastLike x[3,4] t=[1]{0}', lambda x, t: x.double()),
     ('Add a[2,3] b[2,3]', T.add), ('Add a[2,1,3] b[4,1]', T.add), ('Add a[2,16,3] b[16,1]', T.add), ('Sub a[2,3] b[3]', T.sub), ('Sub a[1] b[2,19]', T.sub),
     ('Mul a[2,35] b[2,1]', T.mul), ('Mul a[4] b[2,3,4]', T.mul), ('Div a[2,3] b+[3]', T.div), ('Div a[3] b+[2,3]', T.div),
-    ('Pow a+[2,3] e={2}', lambda a, e: a ** 2), ('Pow a+[2,3] b[3]', T.pow), ('PRelu x[2,3,4] s[3,1]', lambda x, s: F.prelu(x, s.reshape(3))),
+    ('Pow a+[2,3] e={2}', lambda a, e: a ** 2), ('Pow a+[2,3] b[3]', T.pow), ('Pow a![4]{0,2,-1,0.5} e={0}', lambda a, e: a ** 0), ('Pow a![5]{0,0,0,2,0.5} b![5]{0,1,2,0,3}', T.pow), ('Div a![2]{3e-25,1} b![2]{1e-25,2}', T.div), ('PRelu x[2,3,4] s[3,1]', lambda x, s: F.prelu(x, s.reshape(3))),
     ('Sum a[2,3] b[3] c[2,1]', lambda a, b, c: a + b + c), ('Mean a[2,3] b[3] c[2,1]', lambda a, b, c: (a + b + c) / 3),
     ('Max a[2,3] b[3] c[2,3]', lambda a, b, c: T.maximum(T.maximum(a, b), c)), ('Min a[2,3] b[3]', T.minimum), ('Mod a[2,3] b+[3] ; fmod=1', T.fmod),
     ('Where p?[3]{1,0,1} a[1] b[2,3]', T.where), ('Where p?[2,3]{1,0,0,1,1,0} a[2,3] b[3]', T.where),
@@ -132,6 +139,7 @@ CASES += [
     ('AveragePool x[1,2,5,5] ; kernel_shape=3,3 pads=1,1,1,1 count_include_pad=1', lambda x: F.avg_pool2d(x, 3, 1, 1)), ('GlobalAveragePool x[2,16,4,5]', lambda x: x.mean((2, 3), keepdim=True)),
     ('GlobalMaxPool x[2,3,4,2]', lambda x: F.adaptive_max_pool2d(x, 1)), ('LpPool x+[1,2,5,6] ; kernel_shape=3,2 strides=2,2', lambda x: F.lp_pool2d(x, 2, (3, 2), 2)),
     ('LpPool x+[1,2,6] ; kernel_shape=2, p=3', lambda x: F.lp_pool1d(x, 3, 2, 1)), ('GlobalLpPool x[2,2,3,2] ; p=3', lambda x: x.flatten(2).norm(3, 2)[:, :, None, None]),
+    ('GlobalLpPool x![1,2,2,1]{0,0,0.5,0} ; p=3', lambda x: x.flatten(2).norm(3, 2)[:, :, None, None]), ('LpPool x![1,1,5]{0,0,0,0.5,-1} ; kernel_shape=2,', lambda x: x.unfold(2, 2, 1).norm(2, 3)),
     # normalisations
     ('BatchNormalization x[3,16,2,3] s+[16] b[16] m=[16] v=[16] ; training_mode=1', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, 1e-5)),
     ('BatchNormalization x[4,3] s+[3] b[3] m=[3]{0,0,0} v=[3]{1,1,1} ; training_mode=1 epsilon=0.01', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, .01)),
@@ -140,7 +148,8 @@ CASES += [
     ('LayerNormalization x[2,3] s[3] ; epsilon=0.1', lambda x, s: F.layer_norm(x, (3,), s, None, .1)), ('RMSNormalization x[2,3,21] s[21]', lambda x, s: F.rms_norm(x, (21,), s, 1e-5)),
     ('GroupNormalization x[2,4,19] s[4] b[4] ; num_groups=2', lambda x, s, b: F.group_norm(x, 2, s, b)), ('InstanceNormalization x[2,3,2,9] s[3] b[3]', lambda x, s, b: F.instance_norm(x, None, None, s, b)),
     ('LRN x[1,5,2,2] ; size=3 alpha=0.5 beta=0.75 bias=1.0', lambda x: F.local_response_norm(x, 3, .5, .75, 1.)), ('LpNormalization x[3,4] ; axis=1', lambda x: F.normalize(x, dim=1)),
-    ('LpNormalization x[3,4] ; axis=0 p=1', lambda x: F.normalize(x, 1, 0)), ('MeanVarianceNormalization x[2,2,2,3]', lambda x: standard(x, (0, 2, 3))), ('MeanVarianceNormalization x[2,3] ; axes=1,', lambda x: standard(x, (1,))),
+    ('LpNormalization x[3,4] ; axis=0 p=1', lambda x: F.normalize(x, 1, 0)), ('MeanVarianceNormalization x[2,2,2,3]', lambda x: standard(x, (0, 2, 3))), ('MeanVarianceNormalization x[2,3] ; axes=1,', lambda x: standard(x, (1,))), ('MeanVarianceNormalization x![1,4]{2,2,2,2} ; axes=1,', lambda x: standard(x, (1,))),
+    ('LpNormalization x![2,3]{0,0,0,1,2,-2} ; axis=1', lambda x: unit(x, 2, 1)), ('LpNormalization x![3,2]{0,1,0,2,0,-2} ; axis=0 p=1', lambda x: unit(x, 1, 0)),
     ('Softmax x[3,21]', lambda x: x.softmax(1)), ('Softmax x[2,3,4] ; axis=1', lambda x: x.softmax(1)), ('LogSoftmax x[2,3,21] ; axis=-1', lambda x: x.log_softmax(2)), ('LogSoftmax x[2,3,4] ; axis=1', lambda x: x.log_softmax(1)),
     # reductions
     ('CumSum x[3,4] a:{1}', lambda x, a: x.cumsum(1)), ('CumSum x[3,4] a:{0} ; reverse=1', lambda x, a: x.flip(0).cumsum(0).flip(0))]
@@ -149,7 +158,8 @@ for op, f in {'Sum': T.sum, 'Mean': T.mean, 'L1': lambda x, d, keepdim: x.abs().
     CASES += [(f'Reduce{op} x+[2,3,4] a:[1]{{1}}', lambda x, a, f=f: f(x, 1, keepdim=True)), (f'Reduce{op} x+[3,21] a:[1]{{-1}} ; keepdims=0', lambda x, a, f=f: f(x, 1, keepdim=False)),
               (f'Reduce{op} x+[2,3,4] a:[2]{{0,-1}} ; keepdims=0', lambda x, a, f=f: f(x, (0, 2), keepdim=False))]
 CASES += [
-    ('ReduceProd x+[2,3,4] a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
+    ('ReduceProd x+[2,3,4] a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)), ('ReduceProd x![4,3]{0.5,2,-1,0,2,-1,0,0,-1,0,0,0} a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
+    ('ReduceL2 x![2,3]{0,0,0,0.5,2,-1} a:[1]{1}', lambda x, a: x.norm(2, 1, keepdim=True)),
     # shapes
     ('Reshape x[2,6] s:[2]{3,4}', lambda x, s: x.reshape(3, 4)), ('Flatten x[2,3,2]', lambda x: x.flatten(1)), ('Squeeze x[2,1,3] a:[1]{1}', lambda x, a: x.squeeze(1)),
     ('Unsqueeze x[2,3] a:[1]{1}', lambda x, a: x.unsqueeze(1)), ('Transpose x[2,3,4] ; perm=2,0,1', lambda x: x.permute(2, 0, 1)), ('Expand x[2,1,3] s:[4]{2,2,4,3}', lambda x, s: x.expand(2, 2, 4, 3)),
