@@ -45,6 +45,29 @@ void hth_grad_batch_norm(hth_grad *grad, const hth_node *node)
     end_three(grad, node);
 }
 
+// What Mean and InvStdDev get goes to x alone: dmean / n - dinvstd invstd^3 (x - mean) / n.
+static void give_moments(hth_grad *grad, const hth_node *node, const int of[3], int mean,
+                         int invstd)
+{
+    const hth_shape x = *hth_grad_shape(grad, node->inputs[0]), m = *hth_grad_shape(grad, mean);
+    int sum = of[1];
+    if (!hth_grad_wants(grad, node, 0)) {
+        return;
+    }
+    if (of[2] >= 0) {
+        int square = hth_grad_2(grad, HTH_OP_MUL, invstd, invstd);
+        int cube = hth_grad_2(grad, HTH_OP_MUL, square, invstd);
+        int away = hth_grad_2(grad, HTH_OP_SUB, mean, node->inputs[0]);
+        int part = hth_grad_2(grad, HTH_OP_MUL, hth_grad_2(grad, HTH_OP_MUL, of[2], cube), away);
+        sum = sum < 0 ? part : hth_grad_2(grad, HTH_OP_ADD, part, sum);
+    }
+    if (sum >= 0) {
+        double n = (double)hth_shape_elements(&x) / (double)hth_shape_elements(&m);
+        int share = hth_grad_2(grad, HTH_OP_MUL, sum, hth_grad_scalar(grad, (float)(1 / n)));
+        hth_grad_give(grad, node, 0, hth_grad_expand(grad, share, &x));
+    }
+}
+
 // Scale and bias may be broadcast to the normalised dimensions: their gradients are summed down.
 void hth_grad_layer_norm(hth_grad *grad, const hth_node *node)
 {
@@ -61,8 +84,12 @@ void hth_grad_layer_norm(hth_grad *grad, const hth_node *node)
                       "scale and bias of more than the normalised dimensions have no gradient");
         return;
     }
-    int dy = hth_grad_out(grad, node, 0); // n's outputs move when one is added
+    int of[3]; // n's outputs move when one is added
+    for (int k = 0; k < 3; k++) {
+        of[k] = hth_grad_out(grad, node, k);
+    }
     int mean = hth_grad_extend(grad, 1), invstd = hth_grad_extend(grad, 2);
+    int dy = of[0] >= 0 ? of[0] : hth_grad_zeros(grad, &x);
     int in[5] = {dy, node->inputs[0], hth_grad_expand(grad, node->inputs[1], &full), mean, invstd},
         v[3];
     hth_grad_begin(grad, HTH_OP_LAYER_NORM_GRAD, in, 5, 3);
@@ -74,6 +101,7 @@ void hth_grad_layer_norm(hth_grad *grad, const hth_node *node)
                           hth_grad_sum_to(grad, v[k], hth_grad_shape(grad, node->inputs[k])));
         }
     }
+    give_moments(grad, node, of, mean, invstd);
 }
 
 // y = x r scale with r = 1 / sqrt(mean(x^2) + eps): with g = dy scale,

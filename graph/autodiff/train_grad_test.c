@@ -358,6 +358,8 @@ static void test_normalisation(void **state)
         "LayerNormalization x[2,3] s[3] ; epsilon=0.1",
         "LayerNormalization x[2,3,4] s[3,1] b[4] ; axis=1",
         "LayerNormalization x[2,3,4] s[1] b[1]",
+        "LayerNormalization x[2,3,4] s[4] b[4] >1/3",
+        "LayerNormalization x[2,3,4] s[3,4] >2/3 ; axis=1 epsilon=0.1",
         "RMSNormalization x[2,3,4] s[4]",
         "GroupNormalization x[2,4,3] s[4] b[4] ; num_groups=2",
         "InstanceNormalization x[2,3,2,3] s[3] b[3]",

@@ -150,6 +150,7 @@ CASES += [
     ('LRN x[1,5,2,2] ; size=3 alpha=0.5 beta=0.75 bias=1.0', lambda x: F.local_response_norm(x, 3, .5, .75, 1.)), ('LpNormalization x[3,4] ; axis=1', lambda x: F.normalize(x, dim=1)),
     ('LpNormalization x[3,4] ; axis=0 p=1', lambda x: F.normalize(x, 1, 0)), ('MeanVarianceNormalization x[2,2,2,3]', lambda x: standard(x, (0, 2, 3))), ('MeanVarianceNormalization x[2,3] ; axes=1,', lambda x: standard(x, (1,))), ('MeanVarianceNormalization x![1,4]{2,2,2,2} ; axes=1,', lambda x: standard(x, (1,))),
     ('LpNormalization x![2,3]{0,0,0,1,2,-2} ; axis=1', lambda x: unit(x, 2, 1)), ('LpNormalization x![3,2]{0,1,0,2,0,-2} ; axis=0 p=1', lambda x: unit(x, 1, 0)),
+    ('LayerNormalization x[2,3,21] s[21] b[21] >1/3', lambda x, s, b: x.mean(2, keepdim=True) + 0 * (s.sum() + b.sum())), ('LayerNormalization x[2,3,21] s[21] b[21] >2/3', lambda x, s, b: (x.var(2, correction=0, keepdim=True) + 1e-5) ** -.5 + 0 * (s.sum() + b.sum())),
     ('Softmax x[3,21]', lambda x: x.softmax(1)), ('Softmax x[2,3,4] ; axis=1', lambda x: x.softmax(1)), ('LogSoftmax x[2,3,21] ; axis=-1', lambda x: x.log_softmax(2)), ('LogSoftmax x[2,3,4] ; axis=1', lambda x: x.log_softmax(1)),
     # reductions
     ('CumSum x[3,4] a:{1}', lambda x, a: x.cumsum(1)), ('CumSum x[3,4] a:{0} ; reverse=1', lambda x, a: x.flip(0).cumsum(0).flip(0))]
