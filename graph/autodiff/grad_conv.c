@@ -5,6 +5,8 @@
 // how the model's exporter wrote it.
 #include "graph/autodiff/grad.h"
 
+#include "graph/transposed.h"
+
 #include <string.h>
 
 typedef struct window {
@@ -23,14 +25,20 @@ static void window_list(const hth_node *node, const char *name, int count, int64
     }
 }
 
+// How far the window reaches with a position per element of `narrow`.
+static int64_t window_whole(const window *w, int i, const hth_shape *narrow)
+{
+    return (narrow->dim[i + 2] - 1) * w->stride[i] + (w->kernel[i] - 1) * w->dilation[i] + 1;
+}
+
 // The window that slides over `wide` and has one position per element of `narrow`.
 static window window_of(const hth_node *node, const hth_shape *wide, const hth_shape *narrow,
                         const int64_t *kernel)
 {
     const char *mode = hth_node_str(node, "auto_pad", "NOTSET");
     bool same = strncmp(mode, "SAME", 4) == 0, lower = strcmp(mode, "SAME_LOWER") == 0;
+    bool transposed = node->op == HTH_OP_CONV_TRANSPOSE;
     window w = {.n = wide->rank - 2};
-    int64_t fixed[HTH_MAX_RANK];
     window_list(node, "kernel_shape", w.n, 1, w.kernel);
     window_list(node, "strides", w.n, 1, w.stride);
     window_list(node, "dilations", w.n, 1, w.dilation);
@@ -38,15 +46,14 @@ static window window_of(const hth_node *node, const hth_shape *wide, const hth_s
     if (kernel != NULL) {
         memcpy(w.kernel, kernel, (size_t)w.n * sizeof *kernel);
     }
-    // A transposed convolution whose output's shape is given takes its pads from that.
-    bool given = hth_node_ints(node, "output_shape", fixed, HTH_MAX_RANK) > 0;
-    for (int i = 0; i < w.n && (same || given || strcmp(mode, "VALID") == 0); i++) {
-        int64_t extent = (w.kernel[i] - 1) * w.dilation[i] + 1;
-        int64_t total = (narrow->dim[i + 2] - 1) * w.stride[i] + extent - wide->dim[i + 2];
-        total = total < 0 || !(same || given) ? 0 : total;
-        bool begin = lower || (given && strcmp(mode, "SAME_UPPER") != 0);
-        w.pad[i] = begin ? total - total / 2 : total / 2;
-        w.pad[w.n + i] = total - w.pad[i];
+    for (int i = 0; i < w.n && (same || transposed || strcmp(mode, "VALID") == 0); i++) {
+        int64_t whole = window_whole(&w, i, narrow), n = wide->dim[i + 2];
+        int64_t total = same && whole > n ? whole - n : 0;
+        bool own = transposed && hth_transposed_pads(node, i, whole, n, &w.pad[i], &w.pad[w.n + i]);
+        if (!own && (same || strcmp(mode, "VALID") == 0)) {
+            w.pad[i] = lower ? total - total / 2 : total / 2;
+            w.pad[w.n + i] = total - w.pad[i];
+        }
     }
     return w;
 }
@@ -98,17 +105,46 @@ void hth_grad_conv(hth_grad *grad, const hth_node *node)
     }
 }
 
+// A result may have a stride or more behind what the last window reaches (output_padding,
+// output_shape): the window would have more positions than `narrow`. The rest is taken off the
+// pads, then off `v`.
+static int window_end(hth_grad *grad, window *w, const hth_shape *narrow, int v)
+{
+    static const int64_t zeros[HTH_MAX_RANK];
+    const hth_shape all = *hth_grad_shape(grad, v);
+    hth_shape s = all;
+    for (int i = 0; i < w->n && grad->err == HTH_OK; i++) {
+        int64_t *end = &w->pad[w->n + i], *n = &s.dim[i + 2];
+        int64_t rest = *n - window_whole(w, i, narrow) + (w->pad[i] + *end);
+        if (rest >= w->stride[i]) {
+            bool over = __builtin_sub_overflow(*end, rest, end);
+            *n += *end < 0 ? *end : 0;
+            *end = *end < 0 ? 0 : *end;
+            if (over || *n <= 0) {
+                hth_grad_fail(grad, "its result has nothing of its input");
+            }
+        }
+    }
+    if (hth_shape_equal(&s, &all)) {
+        return v;
+    }
+    int from = hth_grad_list(grad, zeros, s.rank), to = hth_grad_list(grad, s.dim, s.rank);
+    return hth_grad_3(grad, HTH_OP_SLICE, v, from, to);
+}
+
 // A transposed convolution is the gradient of a convolution from its output to its input.
 void hth_grad_conv_transpose(hth_grad *grad, const hth_node *node)
 {
-    int x = node->inputs[0], f = node->inputs[1], dy = hth_grad_out(grad, node, 0), none;
-    window w = window_of(node, hth_grad_shape(grad, node->outputs[0]), hth_grad_shape(grad, x),
+    int x = node->inputs[0], f = node->inputs[1], all = hth_grad_out(grad, node, 0), none;
+    const hth_shape narrow = *hth_grad_shape(grad, x);
+    window w = window_of(node, hth_grad_shape(grad, node->outputs[0]), &narrow,
                          hth_grad_shape(grad, f)->dim + 2);
+    int dy = window_end(grad, &w, &narrow, all);
     if (hth_grad_wants(grad, node, 1)) {
         hth_grad_give(grad, node, 1, filter_grad(grad, node, &w, dy, x, false, &none));
     }
     if (hth_grad_wants(grad, node, 2)) {
-        hth_grad_give(grad, node, 2, hth_grad_spatial_sum(grad, dy));
+        hth_grad_give(grad, node, 2, hth_grad_spatial_sum(grad, all));
     }
     if (hth_grad_wants(grad, node, 0)) {
         hth_grad_begin(grad, HTH_OP_CONV, (int[]){dy, f}, 2, 1);

@@ -313,6 +313,14 @@ static void test_convolution(void **state)
         "ConvTranspose x[1,2,5] w[2,3,3] ; strides=2, dilations=2,",
         "ConvTranspose x[1,2,3,3] w[2,2,3,3] ; strides=2,2 auto_pad='SAME_UPPER'",
         "ConvTranspose x[1,2,3,3] w[2,2,3,3] ; strides=2,2 output_shape=6,6",
+        // more behind the last window than its stride
+        "ConvTranspose x[1,2,5] w[2,3,3] b[3] ; dilations=2, output_padding=1,",
+        "ConvTranspose x[1,2,5] w[2,3,3] b[3] ; dilations=3, output_padding=2, pads=1,1",
+        "ConvTranspose x[1,2,3,3] w[2,2,3,3] b[2] ; strides=2,2 output_shape=9,12",
+        "ConvTranspose x[1,2,3,3] w[2,2,3,3] b[2] ; strides=2,2 output_padding=1,1 "
+        "output_shape=5,7",
+        "ConvTranspose x[1,2,3,3] w[2,2,3,3] ; strides=2,2 output_padding=1,1 "
+        "auto_pad='SAME_UPPER'",
         NULL,
     };
     check_all(lines);

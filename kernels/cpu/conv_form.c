@@ -5,6 +5,7 @@
 // "ref" implementations are never taken: the project's own reference is as good.
 #include "kernels/cpu/conv_form.h"
 
+#include "graph/transposed.h"
 #include "kernels/cpu/lowered.h"
 #include "kernels/cpu/winograd/winograd.h"
 #include "kernels/ref/ref_window.h"
@@ -77,10 +78,13 @@ static hth_err conv_geometry(const hth_node *node, const hth_shape *x, const hth
     for (int i = 0; i < nsp; i++) {
         int s = i + 3 - nsp;
         int64_t span = (win.k[s] - 1) * win.dilation[s] + 1;
-        int64_t end = win.pad_end[s];
+        int64_t whole = (win.out[s] - 1) * win.stride[s] + span, end = win.pad_end[s];
+        if (form->transposed) {
+            (void)hth_transposed_pads(node, i, whole, win.in[s], &win.pad[s], &end);
+        }
         if ((win.in[s] + win.pad[s] + end - span) / win.stride[s] + 1 != win.out[s] ||
             form->transposed) {
-            end = (win.out[s] - 1) * win.stride[s] + span - win.in[s] - win.pad[s];
+            end = whole - win.in[s] - win.pad[s];
         }
         form->op.strides[i] = win.stride[s];
         form->op.dilates[i] = win.dilation[s] - 1;

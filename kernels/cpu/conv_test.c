@@ -4,6 +4,7 @@
 // it has a tolerance of its own.
 #include "kernels/cpu/fixture.h"
 #include "kernels/cpu/winograd/winograd.h"
+#include "tests/rig/transposed_case.h"
 
 #include "base/isa.h"
 
@@ -141,6 +142,19 @@ static void conv_matches_the_reference(void **state)
         fixture_close(&f);
     }
     assert_int_equal(hth_isa_limit(NULL), HTH_OK);
+}
+
+static void transposed_of_a_length(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TRANSPOSED_CASES; i++) {
+        fixture f;
+        transposed_open(&f, i);
+        fixture_check(&f, NULL, false, 1e-4);
+        case_place(&f);
+        fixture_check(&f, NULL, false, 1e-4);
+        fixture_close(&f);
+    }
 }
 
 // relu6(conv(x) * scale[c] + residual), and chains that Winograd cannot fuse.
@@ -330,6 +344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conv_matches_the_reference),
+        cmocka_unit_test(transposed_of_a_length),
         cmocka_unit_test(conv_post_ops),
         cmocka_unit_test(winograd_is_offered),
         cmocka_unit_test(lowered_is_offered),

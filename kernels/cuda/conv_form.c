@@ -2,6 +2,7 @@
 // What a convolution's node says: sizes, pads, what can be fused; and its parts along the batch.
 #include "kernels/cuda/conv_form.h"
 
+#include "graph/transposed.h"
 #include "kernels/cuda/window.h"
 
 #include <stdio.h>
@@ -30,13 +31,18 @@ static hth_err conv_geometry(const hth_node *node, const hth_shape *x, const hth
     for (int k = 0; k < conv->n_spatial; k++) {
         int s = first + k;
         int64_t span = (int64_t)(win.k[s] - 1) * win.dilation[s] + 1, end = win.pad_end[s];
-        if ((win.in[s] + win.pad[s] + end - span) / win.stride[s] + 1 != win.out[s]) {
-            end = (int64_t)(win.out[s] - 1) * win.stride[s] + span - win.in[s] - win.pad[s];
+        int64_t whole = (int64_t)(win.out[s] - 1) * win.stride[s] + span, begin = win.pad[s];
+        int axis = s - (3 - win.n_spatial);
+        if (node->op == HTH_OP_CONV_TRANSPOSE && axis >= 0) {
+            (void)hth_transposed_pads(node, axis, whole, win.in[s], &begin, &end);
         }
-        if (win.pad[s] < 0 || end < 0) {
+        if ((win.in[s] + begin + end - span) / win.stride[s] + 1 != win.out[s]) {
+            end = whole - win.in[s] - begin;
+        }
+        if (begin < 0 || end < 0) {
             return hth_fail(HTH_ENOTSUP, "negative pads");
         }
-        conv->pre[k] = win.pad[s];
+        conv->pre[k] = begin;
         conv->post[k] = end;
         conv->stride[k] = win.stride[s];
         conv->dilation[k] = win.dilation[s];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that the CPU leaves to the reference, on CUDA's kernels, against that.
 #include "kernels/cuda/fixture.h"
+#include "tests/rig/transposed_case.h"
 
 // Coordinates from within the image, on its pixels and border, and far outside.
 static int sample_grid(fixture *f, hth_shape shape, bool odd)
@@ -238,6 +239,17 @@ static void dropout_of_inference(void **state)
         }
         assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_ENOTSUP);
         assert_non_null(strstr(hth_err_detail(), "training_mode"));
+        fixture_close(&f);
+    }
+}
+
+static void transposed_of_a_length(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TRANSPOSED_CASES - 1; i++) { // the last one's pads would be negative
+        fixture f;
+        transposed_open(&f, i);
+        fixture_check(&f, NULL, false, 1e-5);
         fixture_close(&f);
     }
 }
@@ -561,6 +573,7 @@ int main(void)
         cmocka_unit_test(makes),
         cmocka_unit_test(compress),
         cmocka_unit_test(dropout_of_inference),
+        cmocka_unit_test(transposed_of_a_length),
         cmocka_unit_test(norms),
         cmocka_unit_test(rotary),
         cmocka_unit_test(determinants),

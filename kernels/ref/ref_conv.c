@@ -11,6 +11,8 @@
 #include "kernels/ref/ref_num.h"
 #include "kernels/ref/ref_window.h"
 
+#include "graph/transposed.h"
+
 #include <string.h>
 
 #define CONV_TILE  128 // output positions gathered at once
@@ -130,25 +132,14 @@ static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64
 
 // Pads of a transposed convolution follow from the output's size when output_shape or auto_pad
 // fixes it.
-static hth_err conv_transpose_pads(ref_window *window, const hth_node *node, int nsp)
+static void conv_transpose_pads(ref_window *window, const hth_node *node, int nsp)
 {
-    const char *mode = hth_node_str(node, "auto_pad", "NOTSET");
-    int64_t extra[HTH_MAX_RANK] = {0}, shape[HTH_MAX_RANK];
-    bool fixed = hth_node_ints(node, "output_shape", shape, HTH_MAX_RANK) > 0;
-    hth_node_ints(node, "output_padding", extra, HTH_MAX_RANK);
-    if (!fixed && strncmp(mode, "SAME", 4) != 0) {
-        return HTH_OK;
-    }
     for (int i = 3 - nsp; i < 3; i++) {
-        if (extra[i - (3 - nsp)] < 0 || extra[i - (3 - nsp)] > INT32_MAX) {
-            return hth_fail(HTH_EINVAL, "node '%s': output_padding is out of range", node->name);
-        }
-        int64_t total = window->stride[i] * (window->in[i] - 1) + extra[i - (3 - nsp)] +
-                        (window->k[i] - 1) * window->dilation[i] + 1 - window->out[i];
-        total = total < 0 ? 0 : total;
-        window->pad[i] = strcmp(mode, "SAME_UPPER") == 0 ? total / 2 : total - total / 2;
+        int64_t whole =
+            window->stride[i] * (window->in[i] - 1) + (window->k[i] - 1) * window->dilation[i] + 1;
+        (void)hth_transposed_pads(node, i - (3 - nsp), whole, window->out[i], &window->pad[i],
+                                  &window->pad_end[i]);
     }
-    return HTH_OK;
 }
 
 static hth_err conv_transpose_body(ref_mem *mem, const hth_node *node, const hth_tensor *in,
@@ -162,7 +153,7 @@ static hth_err conv_transpose_body(ref_mem *mem, const hth_node *node, const hth
     HTH_TRY(conv_group(node, x, f, &out[0], outs, &group));
     HTH_TRY(
         ref_window_init(&w, node, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
-    HTH_TRY(conv_transpose_pads(&w, node, x->shape.rank - 2));
+    conv_transpose_pads(&w, node, x->shape.rank - 2);
     int64_t cg = w.channels / group, mg = outs / group, rows = mg * w.n_taps;
     if (f->shape.dim[0] != w.channels || f->shape.dim[1] != mg) {
         return hth_fail(HTH_EINVAL, "node '%s': the filter is for %lld and %lld channels",

@@ -130,7 +130,8 @@ CASES += [
     ('Conv x[1,2,3,4,4] w[3,2,2,2,3] b[3] ; strides=1,2,1 pads=0,1,1,0,1,1', lambda *a: F.conv3d(*a, stride=(1, 2, 1), padding=(0, 1, 1))),
     ('ConvTranspose x[2,3,3,4] w[3,2,2,2] b[2] ; strides=2,2', lambda *a: F.conv_transpose2d(*a, stride=2)), ('ConvTranspose x[2,16,5,5] w[16,16,2,2] b[16] ; strides=2,2', lambda *a: F.conv_transpose2d(*a, stride=2)),
     ('ConvTranspose x[1,4,3,3] w[4,2,3,3] b[4] ; group=2 strides=2,2 pads=1,1,1,1 output_padding=1,1', lambda *a: F.conv_transpose2d(*a, stride=2, padding=1, output_padding=1, groups=2)),
-    ('ConvTranspose x[1,2,5] w[2,3,3] ; strides=2, dilations=2,', lambda *a: F.conv_transpose1d(*a, stride=2, dilation=2)),
+    ('ConvTranspose x[1,2,5] w[2,3,3] ; strides=2, dilations=2,', lambda *a: F.conv_transpose1d(*a, stride=2, dilation=2)), ('ConvTranspose x[1,2,5] w[2,3,3] b[3] ; dilations=3, output_padding=2, pads=1,1', lambda *a: F.conv_transpose1d(*a, padding=1, dilation=3, output_padding=2)),
+    ('ConvTranspose x[1,2,3,3] w[2,2,3,3] b[2] ; strides=2,2 output_shape=5,6', lambda *a: F.conv_transpose2d(*a, stride=2)[:, :, 1:6, 1:7]), ('ConvTranspose x[1,2,3,3] w[2,2,3,3] b[2] ; strides=2,2 output_shape=9,7', lambda x, w, b: F.pad(F.conv_transpose2d(x, w, stride=2), (0, 0, 0, 2)) + b.reshape(2, 1, 1)),
     # pools
     ('MaxPool x[2,2,5,6] ; kernel_shape=2,3 strides=2,1', lambda x: F.max_pool2d(x, (2, 3), (2, 1))), ('MaxPool x[1,16,9,9] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1', lambda x: F.max_pool2d(x, 3, 2, 1)),
     ('MaxPool x[1,2,6,6] ; kernel_shape=3,3 strides=2,2 ceil_mode=1', lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True)), ('MaxPool x[1,2,7] ; kernel_shape=3, dilations=2,', lambda x: F.max_pool1d(x, 3, 1, dilation=2)),
