@@ -166,7 +166,8 @@ hth_group_result hth_group_look(hth_group *group);
 // other the mean is the sum times hth_group_factor.
 const float *hth_group_summed(const hth_group *group, int slot);
 double hth_group_factor(const hth_group *group);
-// hth_group_loss is the loss of a step that was committed, and what it took in ms.
+// hth_group_loss is the loss of a step that was committed (0 where no sample weighs), and what it
+// took in ms.
 double hth_group_loss(const hth_group *group, int64_t step, double *ms);
 // hth_group_break breaks the round unless it is committed.
 void hth_group_break(hth_group *group);

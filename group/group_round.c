@@ -268,7 +268,7 @@ void region_passed(hth_group *group, double loss, double sample_us, double fixed
     group_unlock(group, true);
 }
 
-// The loss of the whole batch: the members' means, by what they weigh.
+// The loss of the whole batch: the members' means, by what they weigh; 0 where nothing does.
 static double round_loss(const group_region *region)
 {
     double sum = 0, weight = 0;
@@ -278,7 +278,7 @@ static double round_loss(const group_region *region)
             weight += region->seat[i].weight;
         }
     }
-    return sum / weight;
+    return weight > 0 ? sum / weight : 0;
 }
 
 // commit makes the round certain if all segments are summed. Where the lead is a server the others

@@ -70,10 +70,10 @@ static hth_group_turn turn(two *t, int member)
 }
 
 // A step of both, the lead having four samples.
-static void two_step(two *t, int64_t step)
+static void two_step_of(two *t, int64_t step, double weight)
 {
     static const int64_t shards[HTH_GROUP_MEMBERS] = {4, BATCH - 4};
-    static const float gradient[SLOT];
+    static const float gradient[SLOT] = {[SLOT - 1] = 3};
     hth_group_round round;
     (void)turn(t, 0);
     assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
@@ -82,13 +82,34 @@ static void two_step(two *t, int64_t step)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_group_begin(t->member[i], &round), HTH_GROUP_ROUND);
         assert_int_equal(round.step, step);
-        hth_group_weigh(t->member[i], 4);
+        hth_group_weigh(t->member[i], weight);
         hth_group_ready(t->member[i], 0, gradient);
         hth_group_passed(t->member[i], 1, 1, 0);
     }
     assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMING);
     assert_int_equal(hth_group_look(t->member[1]), HTH_GROUP_SUMMED);
     assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMED);
+}
+
+static void two_step(two *t, int64_t step)
+{
+    two_step_of(t, step, 4);
+}
+
+// A batch of which no sample weighs anything has a loss, and gradients, of 0.
+static void test_nothing_weighs(void **state)
+{
+    two t;
+    double ms;
+    two_open(&t, false);
+    two_step_of(&t, 0, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_true(hth_group_loss(t.member[i], 0, &ms) == 0);
+        assert_true(hth_group_summed(t.member[i], 0)[SLOT - 1] == 0);
+    }
+    two_step(&t, 1);
+    assert_true(hth_group_loss(t.member[0], 1, &ms) == 1);
+    two_close(&t);
 }
 
 // A member that only left is not waited for; one that gave its memory back is, until it is there,
@@ -270,8 +291,10 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_away),  cmocka_unit_test(test_parks), cmocka_unit_test(test_server),
-        cmocka_unit_test(test_other), cmocka_unit_test(test_seen),  cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_nothing_weighs), cmocka_unit_test(test_away),
+        cmocka_unit_test(test_parks),          cmocka_unit_test(test_server),
+        cmocka_unit_test(test_other),          cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

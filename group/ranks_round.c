@@ -171,8 +171,9 @@ static bool ranks_end(ranks *group)
     }
     if (whole) {
         ranks_scale(group, weight);
-        group->group.losses[group->step] = (group_loss){
-            loss / weight, (double)(hth_now_ns() - group->began_ns) / 1e6}; // of no label: NaN
+        group->group.losses[group->step] =
+            (group_loss){weight > 0 ? loss / weight : 0, // nothing weighs: no loss
+                         (double)(hth_now_ns() - group->began_ns) / 1e6};
         group->step++;
         group->lacks = group->group.spec.server && group->n > 1;
         group->given = false;

@@ -37,6 +37,7 @@ typedef struct client {
 typedef struct rank_state {
     hth_group *group;
     bool at_work, over;
+    bool weightless; // its samples weigh nothing
     hth_group_round round;
     bool follows;             // a parameter server, whose state it takes
     int64_t at, made, broken; // whole steps of its state; steps made here
@@ -156,7 +157,7 @@ static void rank_pass(rank_state *rank, bool full)
     double sum[2] = {0, 0}, weight = 0;
     assert_non_null(content);
     for (int64_t s = r->from; s < r->from + r->n; s++) {
-        double v = (double)sample_value(r->step, s), w = (double)(s % 3);
+        double v = (double)sample_value(r->step, s), w = rank->weightless ? 0 : (double)(s % 3);
         sum[0] += w * v;
         sum[1] += v;
         weight += w;
@@ -384,6 +385,24 @@ static void the_loss_is_the_whole_batch_s(void **state)
         assert_float_equal(seat[0].fixed_us, 20, 0);
         assert_float_equal(seat[1].fixed_us, 4, 0);
         assert_true(seat[0].joined && seat[1].joined);
+    }
+    net_close(&net);
+    (void)state;
+}
+
+// A batch of which no sample weighs anything has a loss, and gradients, of 0.
+static void nothing_weighs(void **state)
+{
+    net net;
+    double ms;
+    net_open(&net, 2);
+    net.rank[0].weightless = net.rank[1].weightless = true;
+    while (net.rank[0].made < 2 || net.rank[1].made < 2) {
+        net_turn(&net, (const int64_t[HTH_GROUP_MEMBERS]){20, 4}, NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_true(hth_group_loss(net.rank[i].group, 1, &ms) == 0);
+        assert_true(net.rank[i].learned[0] == 0);
     }
     net_close(&net);
     (void)state;
@@ -752,6 +771,7 @@ int main(void)
         cmocka_unit_test(sums_begin_before_the_pass_has_ended),
         cmocka_unit_test(gradients_are_sent_from_their_place),
         cmocka_unit_test(the_loss_is_the_whole_batch_s),
+        cmocka_unit_test(nothing_weighs),
         cmocka_unit_test(the_lead_s_state_counts),
         cmocka_unit_test(a_server_s_state_goes_to_the_others),
         cmocka_unit_test(ranks_that_differ_are_refused),

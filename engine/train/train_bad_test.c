@@ -274,6 +274,68 @@ static void narrow_labels(void **state)
     fixture_close(&f);
 }
 
+// No label of the third batch counts; or (`without`) that batch is not there.
+static void third_of_nothing(const training *t, const char *path, bool without)
+{
+    writer all = {NULL, NULL, 0}, w = {NULL, NULL, 0};
+    size_t n = without ? STEPS - 1 : STEPS;
+    int64_t dim[4] = {(int64_t)n * BATCH, t->x[0], t->x[1], t->x[2]};
+    add_batches(&all, "x", t->x, t->x_rank, t->x_classes, 0);
+    size_t x = all.bytes / STEPS; // of a batch
+    add_batches(&all, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
+    size_t y = all.bytes / STEPS - x;
+    char *labels = all.data + STEPS * x;
+    for (int i = 0; i < BATCH; i++) {
+        ((int64_t *)(void *)(labels + 2 * y))[i] = -100;
+    }
+    if (without) {
+        memmove(all.data + 2 * x, all.data + 3 * x, (STEPS - 3) * x);
+        memmove(labels + 2 * y, labels + 3 * y, (STEPS - 3) * y);
+    }
+    writer_add(&w, "x", "F32", dim, t->x_rank, all.data, n * x);
+    writer_add(&w, "y", "I64", dim, 1, labels, n * y);
+    writer_close(&w, path);
+    free(all.data);
+    json_decref(all.head);
+}
+
+// A batch without a label that counts has a loss of 0 and changes nothing: the job goes on as if
+// there were no such batch.
+static void labels_that_count_for_nothing(void **state)
+{
+    static const char *const ways[] = {"{}", "{\"accumulate\": 2}"};
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &smooth, data); // plain gradient descent
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        json_t *doc[2], *history[2];
+        for (int without = 0; without < 2; without++) {
+            hth_err err;
+            snprintf(data, sizeof data, "%s/third%d.safetensors", f.dir, without);
+            third_of_nothing(&smooth, data, without > 0);
+            doc[without] = train(&f, arguments_of(&smooth, data, ways[k], want), &err);
+            if (doc[without] == NULL) {
+                fail_msg("%s: %s", ways[k], hth_err_detail());
+            }
+            history[without] = json_object_get(doc[without], "history");
+            assert_int_equal(json_array_size(history[without]), STEPS - without);
+        }
+        for (size_t i = 0; i < STEPS; i++) {
+            const json_t *of[2] = {json_array_get(history[0], i),
+                                   json_array_get(history[1], i > 2 ? i - 1 : i)};
+            double loss = json_number_value(json_array_get(of[0], 0)),
+                   other = i == 2 ? 0 : json_number_value(json_array_get(of[1], 0));
+            assert_true(i == 2 ? loss == 0 : other > 0);
+            assert_float_equal(loss, other, 1e-5);
+        }
+        json_decref(doc[0]);
+        json_decref(doc[1]);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +345,7 @@ int main(void)
         cmocka_unit_test(measured_without_learning),
         cmocka_unit_test(lost_weights_are_told),
         cmocka_unit_test(narrow_labels),
+        cmocka_unit_test(labels_that_count_for_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

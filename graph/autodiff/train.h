@@ -23,8 +23,11 @@
 #include "graph/autodiff/train_scale.h"
 
 typedef enum hth_train_loss {
-    HTH_LOSS_SOFTMAX_XENT, // over one axis; integer labels of the remaining axes, ignore_index -100
-    HTH_LOSS_MSE,          // mean over all elements
+    // Over one axis; integer labels of the remaining axes, ignore_index -100. A batch whose labels
+    // weigh nothing, because all are ignored or their classes' weights are 0, counts no samples:
+    // its loss and gradients are 0, and training goes on. (PyTorch's loss is 0 / 0 there.)
+    HTH_LOSS_SOFTMAX_XENT,
+    HTH_LOSS_MSE, // mean over all elements
     HTH_LOSS_BCE, // sigmoid and binary cross-entropy of each element, mean over all elements
 } hth_train_loss;
 

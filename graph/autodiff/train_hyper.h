@@ -8,8 +8,8 @@
 // torch.optim's; gradients are first multiplied by GRAD_SCALE (1 / number of accumulated steps) and
 // by the clipping factor. CORRECT1 and CORRECT2 are Adam's 1 - beta^t (t from 1), of the betas as
 // floats. LOSS_NORM is what a cross-entropy of a part of a batch is divided by: the weights of the
-// whole batch's labels, over its parts. CLIP is the clipping factor, 0: it is computed, of the
-// gradients' norm.
+// whole batch's labels, over its parts; 0: none counts. CLIP is the clipping factor, 0: it is
+// computed, of the gradients' norm.
 typedef enum hth_hyper {
     HTH_HYPER_LR,
     HTH_HYPER_BETA1, // momentum's factor, or Adam's beta1

@@ -101,6 +101,7 @@ HTH_KERNEL(hth_xent_sum, hth_xent_params, 3)
         fold[2 * HTH_FOLD + t->thread] = hth_fold_share(t, totals);
     } else if (phase == 2 && t->thread == 0) {
         norm = p->hyper != NULL ? p->hyper[HTH_HYPER_LOSS_NORM] : hth_fold_sum(fold + HTH_FOLD);
+        norm = norm == 0 ? INFINITY : norm; // nothing weighs: loss and gradients are 0
         p->counted[0] = norm;
         p->counted[1] = p->weights != NULL ? hth_fold_sum(fold + 2 * HTH_FOLD) : (float)p->classes;
         if (p->out != NULL) {

@@ -2,8 +2,8 @@
 // kernels/ref/ref_train_loss.c - losses and their gradients, softmax's gradients.
 //
 // The losses are PyTorch's with reduction "mean": cross-entropy over the labels that are not
-// ignore_index (none left: 0 / 0), divided by their weights; mean squared error and binary
-// cross-entropy over all elements.
+// ignore_index, divided by their weights (where those are 0 it is 0: train.h); mean squared error
+// and binary cross-entropy over all elements.
 #include "graph/autodiff/train_hyper.h"
 #include "kernels/ref/ref_num.h"
 
@@ -94,6 +94,7 @@ static hth_err xent_open(ref_mem *mem, const hth_node *node, const hth_tensor *i
     if (node->n_inputs > 3 && node->inputs[3] >= 0) {
         x->norm = ref_f64_at(&in[3], HTH_HYPER_LOSS_NORM);
     }
+    x->norm = x->norm == 0 ? INFINITY : x->norm;
     return HTH_OK;
 }
 

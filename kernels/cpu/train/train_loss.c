@@ -6,7 +6,7 @@
 //
 // A position with label y is -sum_k t_k log p_k with t_k = even w_k, and (1 - smoothing) w_y more
 // for k = y, where even = smoothing / classes; its gradient p_k sum(t) - t_k. All is divided by the
-// sum of the labels' weights.
+// sum of the labels' weights; where that is 0, so are loss and gradients (graph/autodiff/train.h).
 #include "kernels/cpu/train/train.h"
 
 #include "device/cpu/team.h"
@@ -15,6 +15,7 @@
 #include "kernels/cpu/vector.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #define PIECE 256
 #define LANES 16
@@ -307,6 +308,7 @@ static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *args)
     if (k->part) {
         norm = (double)((const float *)args->in[3])[HTH_HYPER_LOSS_NORM];
     }
+    norm = norm == 0 ? (double)INFINITY : norm;
     if (k->weighted) {
         j.total = 0;
         for (size_t c = 0; c < k->classes; c++) {

@@ -263,6 +263,50 @@ static void cross_entropy_options(void **state)
     }
 }
 
+// A batch of labels that are all ignored, or of classes without a weight, has a loss and gradients
+// of 0: as a whole, and as a part of such a batch.
+static void cross_entropy_of_nothing(void **state)
+{
+    (void)state;
+    const float weights[3] = {0, 2, 1}, hyper[HTH_N_HYPER] = {0};
+    for (size_t i = 0; i < 32; i++) {
+        fixture f;
+        bool grad = i % 2, weighted = i / 2 % 2, part = i / 4 % 2;
+        hth_shape x = i / 16 ? SHAPE(2, 3, 5) : SHAPE(10, 3);
+        int64_t labels[10];
+        float logits[30], got[30], ws[64];
+        fixture_open(&f, i);
+        for (int k = 0; k < 30; k++) {
+            logits[k] = fixture_random(&f);
+            got[k] = NAN;
+            labels[k % 10] = weighted ? 0 : -100;
+        }
+        int in[4] = {fixture_value(&f, x), -1, -1, -1};
+        in[1] = fixture_value(&f, i / 16 ? SHAPE(2, 5) : SHAPE(10));
+        f.graph->values[in[1]].dtype = HTH_DT_I64;
+        in[2] = weighted ? fixture_const_of(&f, HTH_DT_F32, SHAPE(3), weights) : -1;
+        in[3] = part ? fixture_const_of(&f, HTH_DT_F32, SHAPE(HTH_N_HYPER), hyper) : -1;
+        int out = fixture_value(&f, grad ? x : (hth_shape){.rank = 0});
+        hth_node *n =
+            fixture_node(&f, grad ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_SOFTMAX_XENT, in, 4, &out, 1);
+        hth_node_set_float(n, "smoothing", i / 8 % 2 ? 0.3F : 0);
+        void *args_in[] = {logits, labels, (void *)weights, (void *)hyper}, *args_out[] = {got};
+        hth_kernel *k;
+        assert_int_equal(hth_kernel_prepare(&f.device, f.graph, n, NULL, &k), HTH_OK);
+        assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws, NULL}), HTH_OK);
+        for (int e = 0; e < (grad ? 30 : 1); e++) {
+            assert_true(got[e] == 0);
+        }
+        hth_kernel_close(k);
+        if (weighted) { // all labels are 0
+            f.limit = 1;
+            fixture_check_own(&f, HTH_LAYOUT_PLAIN, 0);
+        } else {
+            fixture_close(&f);
+        }
+    }
+}
+
 // One weight for all, one per class in axis 1 and in the last; logits so large that exp would
 // overflow.
 static void binary_cross_entropy(void **state)
@@ -453,6 +497,7 @@ int main(void)
         cmocka_unit_test(clip_scale),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(cross_entropy_options),
+        cmocka_unit_test(cross_entropy_of_nothing),
         cmocka_unit_test(binary_cross_entropy),
         cmocka_unit_test(labels_outside_are_refused),
         cmocka_unit_test(dropout),
