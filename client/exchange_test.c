@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose connection was lost: one that comes when it still counts as up, because nng's one
 // thread that tells of lost pipes is kept busy for a while; and those after nng has given the
-// server up. The server is a socket that does the handshake.
+// server up. Connections of our own to a server that has no room yet. The server is a socket that
+// does the handshake.
 #include "client/exchange.h"
 
+#include "base/clock.h"
 #include "base/test.h"
+#include "client/socket.h"
 
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -202,11 +206,84 @@ static void test_given_up(void **state)
     unlink(f->path);
 }
 
+// ---- connections of our own
+
+static uint64_t patience(void)
+{
+    return hth_now_ns() + TIMEOUT_MS * UINT64_C(1000000);
+}
+
+typedef struct comer {
+    const fixture *f;
+    atomic_int thread;
+    atomic_bool ended;
+    hth_err err;
+} comer;
+
+static void *come(void *arg)
+{
+    comer *c = arg;
+    hth_socket *s = NULL;
+    atomic_store(&c->thread, (int)syscall(SYS_gettid));
+    c->err = hth_socket_open(c->f->url, NULL, patience(), &s);
+    hth_socket_close(s);
+    atomic_store(&c->ended, true);
+    return NULL;
+}
+
+// Does the thread wait for something?
+static bool waits(int thread)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    FILE *file = fopen(path, "r");
+    const char *name =
+        file != NULL && fgets(text, sizeof text, file) != NULL ? strrchr(text, ')') : NULL;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return name != NULL && name[1] == ' ' && name[2] == 'S';
+}
+
+// Who comes to a full queue waits for room in it.
+static void test_full_queue(void **state)
+{
+    fixture *f = *state;
+    comer c = {.f = f};
+    hth_socket *s;
+    pthread_t thread;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int queue[64], n = 0, rv;
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", f->path);
+    do {
+        queue[n] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        rv = connect(queue[n], (struct sockaddr *)&a, sizeof a);
+    } while (rv == 0 && ++n < 64);
+    assert_true(n > 0 && rv != 0 && errno == EAGAIN);
+    close(queue[n]);
+    assert_int_equal(hth_socket_open(f->url, NULL, hth_now_ns(), &s), HTH_ETIMEDOUT);
+    assert_non_null(strstr(hth_err_detail(), "queue"));
+    assert_int_equal(pthread_create(&thread, NULL, come, &c), 0);
+    while (!atomic_load(&c.ended) &&
+           (atomic_load(&c.thread) == 0 || !waits(atomic_load(&c.thread)))) {
+        sched_yield();
+    }
+    for (int i = 0; i < n; i++) {
+        close(accept(f->listener, NULL, NULL));
+        close(queue[i]);
+    }
+    pthread_join(thread, NULL);
+    assert_ok(c.err);
+    close(f->listener);
+    unlink(f->path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lost_unnoticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_full_queue, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

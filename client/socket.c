@@ -14,12 +14,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -44,7 +46,7 @@ static bool socket_is(const char *url, const char *scheme)
     return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
-// stream_poll waits for `events`. HTH_ETIMEDOUT.
+// socket_poll waits for `events`. HTH_ETIMEDOUT.
 static hth_err socket_poll(int fd, short events, uint64_t until_ns)
 {
     for (;;) {
@@ -65,6 +67,11 @@ static hth_err socket_poll(int fd, short events, uint64_t until_ns)
 
 // ---- the socket
 
+static hth_err socket_failed(int e)
+{
+    return hth_fail(e == EACCES || e == EPERM ? HTH_EDENIED : HTH_EIO, "%s", strerror(e));
+}
+
 static hth_err socket_connect(const struct sockaddr *a, socklen_t n, uint64_t until_ns, int *out)
 {
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -81,8 +88,7 @@ static hth_err socket_connect(const struct sockaddr *a, socklen_t n, uint64_t un
         }
     }
     if (err == HTH_OK && failed != 0) {
-        err = hth_fail(failed == EACCES || failed == EPERM ? HTH_EDENIED : HTH_EIO, "%s",
-                       strerror(failed));
+        err = socket_failed(failed);
     }
     if (err != HTH_OK) {
         close(fd);
@@ -92,6 +98,29 @@ static hth_err socket_connect(const struct sockaddr *a, socklen_t n, uint64_t un
     return HTH_OK;
 }
 
+// local_connect waits for room in the server's queue, too: a Unix socket that does not block is
+// refused where many connect at once, and poll knows nothing of it.
+static hth_err local_connect(int fd, const struct sockaddr_un *a, uint64_t until_ns)
+{
+    for (;;) {
+        uint64_t now = hth_now_ns(), us = until_ns > now ? (until_ns - now) / 1000u + 1 : 1;
+        const struct timeval left = {(time_t)(us / 1000000u), (suseconds_t)(us % 1000000u)};
+        if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof left) != 0) {
+            return hth_fail_errno(errno, "no socket");
+        }
+        if (connect(fd, (const struct sockaddr *)a, sizeof *a) == 0) {
+            return fcntl(fd, F_SETFL, O_NONBLOCK) == 0 ? HTH_OK
+                                                       : hth_fail_errno(errno, "no socket");
+        }
+        if (errno == EAGAIN) {
+            return hth_fail(HTH_ETIMEDOUT, "its queue of connections is full");
+        }
+        if (errno != EINTR) {
+            return socket_failed(errno);
+        }
+    }
+}
+
 static hth_err socket_local(const char *path, uint64_t until_ns, int *out)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -99,10 +128,20 @@ static hth_err socket_local(const char *path, uint64_t until_ns, int *out)
         return hth_fail(HTH_EINVAL, "a socket's path has 1 to %zu bytes", sizeof a.sun_path - 1);
     }
     memcpy(a.sun_path, path, strlen(path) + 1);
-    return socket_connect((struct sockaddr *)&a, sizeof a, until_ns, out);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return hth_fail_errno(errno, "no socket");
+    }
+    hth_err err = local_connect(fd, &a, until_ns);
+    if (err != HTH_OK) {
+        close(fd);
+        return err;
+    }
+    *out = fd;
+    return HTH_OK;
 }
 
-// stream_host splits "HOST:PORT", "[::1]:PORT".
+// socket_host splits "HOST:PORT", "[::1]:PORT".
 static hth_err socket_host(const char *text, socket_place *place)
 {
     const char *colon = strrchr(text, ':');
@@ -157,7 +196,7 @@ static hth_err socket_send(int fd, const uint8_t *data, size_t n, int flags, uin
     return HTH_OK;
 }
 
-// stream_receive reads what there is, at least a byte, at most n. *n: how many.
+// socket_receive reads what there is, at least a byte, at most n. *n: how many.
 static hth_err socket_receive(int fd, void *data, size_t *n, uint64_t until_ns)
 {
     for (;;) {
