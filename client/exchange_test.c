@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose connection was lost: one that comes when it still counts as up, because nng's one
 // thread that tells of lost pipes is kept busy for a while; and those after nng has given the
-// server up. Connections of our own to a server that has no room yet. The server is a socket that
-// does the handshake.
+// server up. Connections of our own to a server that has no room yet, and to one that asks for
+// another handshake. The server is a socket that does the handshake.
 #include "client/exchange.h"
 
 #include "base/clock.h"
 #include "base/test.h"
 #include "client/socket.h"
+#include "tests/rig/certify.h"
 
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
 
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
 #include <errno.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -278,12 +283,73 @@ static void test_full_queue(void **state)
     unlink(f->path);
 }
 
+typedef struct asker {
+    int listener, got, reason; // got: what SSL_read returned after all, and why
+    SSL_CTX *context;
+} asker;
+
+// A server of TLS 1.2 that asks for another handshake, and then reads.
+static void *ask_again(void *arg)
+{
+    asker *a = arg;
+    char c;
+    int fd = accept(a->listener, NULL, NULL);
+    SSL *ssl = SSL_new(a->context);
+    bool asked = SSL_set_fd(ssl, fd) == 1 && SSL_accept(ssl) == 1 && SSL_renegotiate(ssl) == 1 &&
+                 SSL_do_handshake(ssl) == 1 && SSL_write(ssl, "x", 1) == 1;
+    ERR_clear_error();
+    a->got = SSL_read(ssl, &c, 1);
+    a->reason = ERR_GET_REASON(ERR_peek_last_error());
+    ERR_clear_error();
+    SSL_free(ssl);
+    close(fd);
+    return asked ? a : NULL;
+}
+
+static void test_no_other_handshake(void **state)
+{
+    fixture *f = *state;
+    char cert[96], key[96], url[64], c = 0;
+    asker a = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+               .context = SSL_CTX_new(TLS_server_method())};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    hth_socket *s;
+    pthread_t server;
+    void *asked;
+    snprintf(cert, sizeof cert, "%s/cert", f->dir);
+    snprintf(key, sizeof key, "%s/key", f->dir);
+    certify(cert, key);
+    assert_int_equal(SSL_CTX_set_max_proto_version(a.context, TLS1_2_VERSION), 1);
+    assert_int_equal(SSL_CTX_use_certificate_file(a.context, cert, SSL_FILETYPE_PEM), 1);
+    assert_int_equal(SSL_CTX_use_PrivateKey_file(a.context, key, SSL_FILETYPE_PEM), 1);
+    assert_int_equal(bind(a.listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(a.listener, 1), 0);
+    assert_int_equal(getsockname(a.listener, (struct sockaddr *)&at, &size), 0);
+    snprintf(url, sizeof url, "tls+tcp://localhost:%d", ntohs(at.sin_port));
+    assert_int_equal(pthread_create(&server, NULL, ask_again, &a), 0);
+    assert_ok(hth_socket_open(url, cert, patience(), &s));
+    assert_ok(hth_socket_read(s, &c, 1, patience()));
+    assert_int_equal(c, 'x');
+    assert_ok(hth_socket_write(s, "y", 1, patience()));
+    pthread_join(server, &asked);
+    assert_non_null(asked);
+    assert_true(a.got <= 0);
+    assert_int_equal(a.reason, SSL_R_NO_RENEGOTIATION);
+    hth_socket_close(s);
+    SSL_CTX_free(a.context);
+    close(a.listener);
+    close(f->listener);
+    unlink(f->path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lost_unnoticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_up, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_queue, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_other_handshake, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

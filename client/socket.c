@@ -252,6 +252,16 @@ static hth_err tls_go_on(hth_socket *socket, int rv, uint64_t until_ns)
     return BIO_write(socket->in, socket->chunk, (int)n) == (int)n ? HTH_OK : hth_no_memory("TLS");
 }
 
+// tls_write encrypts n bytes; they lie in memory then.
+static hth_err tls_write(hth_socket *socket, const void *data, int n, uint64_t until_ns)
+{
+    int rv;
+    while ((rv = SSL_write(socket->ssl, data, n)) <= 0) {
+        HTH_TRY(tls_go_on(socket, rv, until_ns));
+    }
+    return HTH_OK; // all of them: partial writes are not allowed
+}
+
 // tls_names lists whom a certificate is for.
 static void tls_names(X509 *cert, char *out, size_t cap)
 {
@@ -325,6 +335,8 @@ static hth_err tls_prepare(hth_socket *socket, const socket_place *place, const 
         SSL_CTX_set_min_proto_version(socket->context, TLS1_2_VERSION) != 1) {
         return hth_fail(HTH_ENOMEM, "no TLS (%s)", tls_reason());
     }
+    // a server of TLS 1.2 that asks for another handshake gets none: writing would wait for it
+    SSL_CTX_set_options(socket->context, SSL_OP_NO_RENEGOTIATION);
     if (SSL_CTX_load_verify_locations(socket->context, ca_file, NULL) != 1) {
         return access(ca_file, R_OK) != 0
                    ? hth_fail(HTH_EINVAL, "cannot verify servers by %s: %s", ca_file,
@@ -426,8 +438,7 @@ hth_err hth_socket_head(hth_socket *socket, const void *data, size_t bytes, uint
     if (socket->ssl == NULL) {
         return socket_send(socket->fd, data, bytes, MSG_MORE, until_ns);
     }
-    int rv = SSL_write(socket->ssl, data, (int)bytes); // to memory
-    return rv > 0 ? HTH_OK : tls_go_on(socket, rv, until_ns);
+    return tls_write(socket, data, (int)bytes, until_ns);
 }
 
 hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uint64_t until_ns)
@@ -438,14 +449,10 @@ hth_err hth_socket_write(hth_socket *socket, const void *data, size_t bytes, uin
     }
     while (bytes > 0) { // by pieces: what is encrypted waits in memory
         int piece = bytes < SOCKET_CHUNK ? (int)bytes : SOCKET_CHUNK;
-        int rv = SSL_write(socket->ssl, p, piece);
-        if (rv > 0) {
-            p += rv;
-            bytes -= (size_t)rv;
-            HTH_TRY(tls_flush(socket, until_ns));
-        } else {
-            HTH_TRY(tls_go_on(socket, rv, until_ns));
-        }
+        HTH_TRY(tls_write(socket, p, piece, until_ns));
+        HTH_TRY(tls_flush(socket, until_ns));
+        p += piece;
+        bytes -= (size_t)piece;
     }
     return HTH_OK;
 }

@@ -1,50 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS of the socket protocol with peers that do not get on with it: silence, halves, garbage, and
 // attempts at another handshake. Nobody else notices, and nothing stays.
+#include "tests/rig/certify.h"
 #include "tests/rig/rpc_rig.h"
 
 #include "server/net/accept_guard.h"
 
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509.h>
 
 #define HALVES 64
 
-// certify makes a key and a certificate that it signs itself.
-static void certify(const fixture *f)
-{
-    char cert[128], key[128];
-    EVP_PKEY *k = EVP_EC_gen("P-256");
-    X509 *x = X509_new();
-    snprintf(cert, sizeof cert, "%s/cert", f->rig.dir);
-    snprintf(key, sizeof key, "%s/key", f->rig.dir);
-    assert_true(k != NULL && x != NULL);
-    ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
-    X509_gmtime_adj(X509_getm_notBefore(x), 0);
-    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
-    X509_set_pubkey(x, k);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC,
-                               (const unsigned char *)"localhost", -1, -1, 0);
-    X509_set_issuer_name(x, X509_get_subject_name(x));
-    assert_true(X509_sign(x, k, EVP_sha256()) > 0);
-    FILE *file = fopen(cert, "w");
-    assert_int_equal(PEM_write_X509(file, x), 1);
-    fclose(file);
-    file = fopen(key, "w");
-    assert_int_equal(PEM_write_PrivateKey(file, k, NULL, NULL, 0, NULL, NULL), 1);
-    fclose(file);
-    X509_free(x);
-    EVP_PKEY_free(k);
-    assert_ok(hth_setting_set("tls.cert", cert));
-    assert_ok(hth_setting_set("tls.key", key));
-}
-
 static int setup_tls(void **state)
 {
+    char cert[128], key[128];
     setup(state);
-    certify(*state);
+    const fixture *f = *state;
+    snprintf(cert, sizeof cert, "%s/cert", f->rig.dir);
+    snprintf(key, sizeof key, "%s/key", f->rig.dir);
+    certify(cert, key);
+    assert_ok(hth_setting_set("tls.cert", cert));
+    assert_ok(hth_setting_set("tls.key", key));
     start(*state, true, "tls+tcp");
     return 0;
 }
