@@ -5,6 +5,7 @@
 // another handshake. The server is a socket that does the handshake.
 #include "client/exchange.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/test.h"
 #include "client/socket.h"
@@ -211,6 +212,36 @@ static void test_given_up(void **state)
     unlink(f->path);
 }
 
+// A question's own words take the place of arguments that name a document, which is read before.
+static void test_words_and_arguments(void **state)
+{
+    fixture *f = *state;
+    hearth *h;
+    pthread_t server;
+    void *met;
+    char *json = NULL, arguments[160];
+    int64_t live = 0;
+    const hearth_options o = {.timeout_ms = 1};
+    assert_int_equal(pthread_create(&server, NULL, serve, f), 0);
+    assert_int_equal(hearth_open(f->url, &o, &h), HEARTH_OK);
+    pthread_join(server, &met);
+    assert_non_null(met);
+    close(f->listener);
+    close(f->peer);
+    unlink(f->path);
+    FILE *document = fopen(f->path, "w");
+    assert_non_null(document);
+    fputs("{}", document);
+    fclose(document);
+    snprintf(arguments, sizeof arguments, "{\"problem\": \"%s\"}", f->path);
+    for (int i = 0; i < 3; i++) { // what the first one leaves is for the others
+        assert_int_not_equal(hearth_query(h, "model m", arguments, NULL, NULL, &json), HEARTH_OK);
+        assert_true(i == 0 || hth_alloc_live() == live);
+        live = hth_alloc_live();
+    }
+    hearth_close(h);
+}
+
 // ---- connections of our own
 
 static uint64_t patience(void)
@@ -348,6 +379,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lost_unnoticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_words_and_arguments, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_queue, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_other_handshake, setup, teardown),
     };

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// query_arguments turns "model NAME" into {"model":"NAME"}; *what_end is where the query's word
-// ends.
+// query_arguments turns "model NAME" into {"model":"NAME"}; `word` is where the query's word ends.
 static hth_err query_arguments(const char *what, size_t word, char **out)
 {
     json_t *j = json_pack("{s:s}", "model", what + word + 1);
@@ -55,6 +54,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     hth_err err;
     HTH_GOTO(hth_documents_read(what, arguments_json, &documents, &arguments), done);
     if (what[word] == ' ') {
+        hth_free(arguments);
         HTH_GOTO(query_arguments(what, word, &arguments), done);
     }
     body.what = hth_strndup(what, word);
