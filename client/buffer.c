@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of buffers is short, so that a search through it costs less than a table. A buffer may
 // be used by several calls at once; freeing one that a call uses is the caller's error, as with any
-// memory.
+// memory. After a reconnect one of them has it mapped again, and the others wait for that.
 #include "client/buffer.h"
 
 #include "base/alloc.h"
@@ -130,6 +130,26 @@ void hearth_buffer_free(hearth *h, void *data)
     hth_free(b);
 }
 
+// buffer_region is the buffer's region; false: it belongs to another connection.
+static bool buffer_region(hearth *h, const hth_buffer *buffer, uint32_t *region)
+{
+    pthread_mutex_lock(&h->lock);
+    bool present = buffer->generation == atomic_load(&h->generation);
+    *region = present ? buffer->region : 0;
+    pthread_mutex_unlock(&h->lock);
+    return present;
+}
+
+// buffer_renew has a buffer mapped over the present connection, unless another call has done it.
+static void buffer_renew(hearth *h, hth_buffer *buffer, uint32_t *region)
+{
+    pthread_mutex_lock(&h->mapping);
+    if (!buffer_region(h, buffer, region) && buffer_map(h, buffer) == HTH_OK) {
+        (void)buffer_region(h, buffer, region);
+    }
+    pthread_mutex_unlock(&h->mapping);
+}
+
 void hth_buffer_find(hearth *handle, const void *data, size_t bytes, uint32_t *region,
                      uint64_t *offset)
 {
@@ -150,7 +170,7 @@ void hth_buffer_find(hearth *handle, const void *data, size_t bytes, uint32_t *r
     }
     pthread_mutex_unlock(&handle->lock);
     if (stale) {
-        *region = buffer_map(handle, b) == HTH_OK ? b->region : 0;
+        buffer_renew(handle, b, region);
     }
     *offset = *region != 0 ? *offset : 0;
 }

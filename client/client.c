@@ -162,6 +162,7 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
     }
     pthread_mutex_init(&h->lock, NULL);
     pthread_mutex_init(&h->dialing, NULL);
+    pthread_mutex_init(&h->mapping, NULL);
     pthread_mutex_init(&h->passing, NULL);
     pthread_cond_init(&h->idle, NULL);
     h->passing_fd = -1;
@@ -196,6 +197,7 @@ void hearth_close(hearth *h)
     hth_passed_fini(h);
     pthread_cond_destroy(&h->idle);
     pthread_mutex_destroy(&h->passing);
+    pthread_mutex_destroy(&h->mapping);
     pthread_mutex_destroy(&h->dialing);
     pthread_mutex_destroy(&h->lock);
     hth_free(h->url);

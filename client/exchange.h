@@ -53,6 +53,7 @@ struct hearth {
     pthread_mutex_t dialing; // guards the two that follow
     nng_dialer dialer;
     uint64_t redial_ns;      // when a dialer that has not connected may be replaced
+    pthread_mutex_t mapping; // held while a buffer is mapped again
     pthread_mutex_t passing; // guards `passing_fd`
     int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
     int *spooled;            // files without names that an embedded engine reads, until the end

@@ -223,8 +223,8 @@ class Daemon(unittest.TestCase):
         cls.h.close()
         assert cls.server.stop() == 0
 
-    def regions(self):
-        with open(f'/proc/{self.server.process.pid}/maps', encoding='ascii') as f:
+    def regions(self, server=None):
+        with open(f'/proc/{(server or self.server).process.pid}/maps', encoding='ascii') as f:
             return sum('memfd:hearth (deleted)' in line for line in f)  # of buffers; hearthd's own have other names
 
     def test_buffers_are_shared(self):
@@ -239,6 +239,36 @@ class Daemon(unittest.TestCase):
         del x, half
         gc.collect()
         self.assertEqual(self.regions(), before)
+
+    def test_buffers_are_mapped_again(self):
+        """Once for each, whoever of those that use it comes first after a reconnect."""
+        server = Server('again')
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        h = hearth.Client(server.url)
+        h.import_model('digits', DATA + '/digits.onnx')
+        buffers, bad, together = [h.buffer(IMAGES.shape, IMAGES.dtype) for _ in range(16)], [], threading.Barrier(8)
+        for x in buffers:
+            x[...] = IMAGES
+        server.stop()
+        server.start()
+        h.models()  # there is a connection again
+
+        def ask():
+            for x in buffers:
+                together.wait()
+                bad.append(accuracy(h.infer('digits', x)) < 0.97)
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual((len(bad), sum(bad)), (8 * 16, 0))
+        self.assertEqual(self.regions(server), 16)
+        del x, buffers
+        gc.collect()
+        self.assertEqual(self.regions(server), 0)
+        h.close()
+        self.assertEqual(server.stop(), 0)
 
     def test_threads(self):
         want, bad = self.h.infer('digits', IMAGES)['logits'], []
