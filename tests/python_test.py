@@ -4,6 +4,7 @@
 import doctest
 import gc
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ import tap  # noqa: E402
 tap.need_numpy()
 import numpy as np  # noqa: E402
 import hearth  # noqa: E402
+from hearth._client import _arguments  # noqa: E402
 
 IMAGES, LABELS = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
 FOLDER = tempfile.mkdtemp(prefix='hearth-python-')
@@ -167,6 +169,14 @@ class Embedded(unittest.TestCase):
             self.h.train('new', samples(), loss='guess')
         with self.assertRaises(hearth.NotFound):
             self.h.train('new', '/absent.safetensors', loss='mse')
+
+    def test_replan(self):
+        """What is on where nothing is said can be switched off, and on."""
+        for on, said in ((False, 'off'), (True, 'on'), (None, None), ('off', 'off')):
+            told = json.loads(_arguments({'replan': on, 'nesterov': False, 'model': 'new'}))
+            self.assertEqual(told, {'model': 'new', **({'replan': said} if said else {})})
+            t = self.h.train('new', samples(64), loss='softmax-xent', batch=32, epochs=1, replan=on, save_as='planned')
+            self.assertEqual(len(t.losses), 2)
 
     def test_curve(self):
         points = self.h.curve('new', batch=32, plan_ms=20)

@@ -19,6 +19,7 @@ from ._library import PROGRESS, ExportReport, ImportOptions, ImportReport, Infer
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
+ON_OFF = ('replan',)  # options that are on where nothing is said
 PATHS = ('data', 'eval', 'start', 'spill', 'profile', 'trace', 'out', 'problem', 'write-profile')
 
 
@@ -87,6 +88,8 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
     out: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace('_', '-')
+        if name in ON_OFF and isinstance(value, bool):
+            value = 'on' if value else 'off'
         if value is None or value is False:
             continue
         stored = name in ('data', 'eval', 'start') and os.sep not in os.fspath(value) and not os.path.exists(value)  # a dataset's name
