@@ -14,11 +14,12 @@ hth_err hth_pass_attention_parts(hth_graph *graph);
 // code.
 hth_err hth_pass_simplify(hth_graph *graph);
 // hth_pass_fold_norm folds inference BatchNormalization (and element-wise Mul/Add by per-channel
-// constants) into the convolution, ConvTranspose, Gemm or MatMul before it; what remains becomes
-// one scale-and-shift per channel.
+// constants) into the Conv, ConvTranspose or Gemm before it. A BatchNormalization that remains
+// becomes one scale and shift per channel; a Mul or Add stays as it is.
 hth_err hth_pass_fold_norm(hth_graph *graph);
-// hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Silu, HardSwish,
-// LayerNorm, GroupNorm, RMSNorm, attention (HTH_OP_ATTENTION), Gemm from MatMul+Add.
+// hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Swish,
+// HardSwish, LayerNorm, RMSNorm, GlobalAveragePool, an Einsum that is a product, attention
+// (HTH_OP_FUSED_ATTENTION).
 hth_err hth_pass_pattern(hth_graph *graph);
 // hth_pass_elementary is hth_pass_pattern without attention: what it makes has gradients.
 hth_err hth_pass_elementary(hth_graph *graph);
@@ -32,8 +33,8 @@ typedef struct hth_fuse_oracle {
     // output 0; for nodes that accept any, HTH_LAYOUT_PLAIN with *any = true: such a node takes its
     // input's layout over.
     hth_layout (*layout)(void *ctx, const hth_graph *graph, const hth_node *node, bool *any);
-    // mixed says that node `n` can read a plain input though it writes blocked (first convolution).
-    // May be NULL.
+    // reads_plain says that node `n` can read a plain input though it writes blocked (first
+    // convolution). May be NULL.
     bool (*reads_plain)(void *ctx, const hth_graph *graph, const hth_node *node);
     void *ctx;
 } hth_fuse_oracle;

@@ -3,8 +3,9 @@
 // operator in front takes both in: W' = W * scale along its output channels, b' = b * scale + shift
 // (Jacob et al. 2018, section 3.2). The scaled filter is a derived constant: nothing is computed
 // before a device wants its copy. Element-wise Mul and Add by per-channel constants are the same
-// thing and are taken in the same way. In a graph exported for training, batch norm stays as it is:
-// it uses the batch's statistics.
+// thing and are taken in the same way. A MatMul has no bias and keeps its scale behind it, which is
+// fused as a post op. In a graph exported for training, batch norm stays as it is: it uses the
+// batch's statistics.
 #include "graph/passes/pass.h"
 
 #include "base/alloc.h"
@@ -117,9 +118,8 @@ static bool affine_of_arithmetic(const hth_graph *graph, const hth_node *node, i
 
 // filter_axis says along which axis of its filter (input 1) a linear node's output channels (axis
 // 1) lie; -1: not one.
-static int filter_axis(const hth_graph *graph, const hth_node *node)
+static int filter_axis(const hth_node *node)
 {
-    int rank = graph->values[node->outputs[0]].shape.rank;
     switch (node->op) {
     case HTH_OP_CONV:
         return 0;
@@ -130,8 +130,6 @@ static int filter_axis(const hth_graph *graph, const hth_node *node)
             return -1;
         }
         return hth_node_int(node, "transB", 0) ? 0 : 1;
-    case HTH_OP_MAT_MUL:
-        return rank == 2 && graph->values[node->inputs[1]].shape.rank == 2 ? 1 : -1;
     default:
         return -1;
     }
@@ -166,15 +164,14 @@ static hth_err fold_bias(hth_graph *graph, int node, const affine *a)
 static hth_err fold_into(hth_graph *graph, int node, const affine *a, bool *done)
 {
     hth_node *n = &graph->nodes[node];
-    int axis = filter_axis(graph, n);
+    int axis = filter_axis(n);
     hth_const *w = axis < 0 ? NULL : graph->values[n->inputs[1]].constant, *scaled, *scale;
     int64_t groups = n->op == HTH_OP_CONV_TRANSPOSE ? hth_node_int(n, "group", 1) : 1;
     bool has_bias = n->n_inputs > 2 && n->inputs[2] >= 0;
     *done = false;
     if (w == NULL || w->dtype != HTH_DT_F32 || n->n_post > 0 ||
-        w->shape.dim[axis] * groups != a->n || n->op == HTH_OP_MAT_MUL) {
-        return HTH_OK; // MatMul has no bias input: it keeps its scale after it, which is fused as
-                       // a post op
+        w->shape.dim[axis] * groups != a->n) {
+        return HTH_OK;
     }
     float *probe = hth_alloc((size_t)a->n * sizeof *probe);
     bool readable =

@@ -2,7 +2,8 @@
 // Patterns: what exporters write out in elementary operators becomes the one operator that it is.
 // Each finder is called with the node that it is anchored at (an Erf, a Tanh, a Sigmoid, a Sqrt,
 // ..), walks its neighbours, and rewrites the last node of the pattern in place; what became unused
-// falls to compaction. Inner values must have no other reader, so that nothing is computed twice.
+// falls to compaction. From the anchor on, inner values must have no other reader; what comes
+// before it may have one, and is then computed for that one, too.
 #include "graph/passes/pass.h"
 
 #include "base/alloc.h"
