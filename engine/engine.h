@@ -19,7 +19,7 @@ typedef struct hth_engine hth_engine;
 typedef struct hth_engine_config {
     const char *device; // "cpu:mem=2GiB,threads=2"; several, with blanks between: an engine for
                         // each, and requests go to one of them (router.h)
-    int queue;          // requests that may wait; 0: 1024
+    int queue;          // requests that may wait; 0: queue.length
     // what is told about training jobs (train.h), and {"state"} when it is another one; NULL:
     // nobody listens. Engine's thread; must not block
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total);

@@ -25,7 +25,8 @@ typedef struct hth_proxy hth_proxy;
 
 typedef enum proxy_phase { PROXY_DOWN, PROXY_STARTING, PROXY_UP } proxy_phase;
 
-// FREE -> FILLING -> WAITING <-> SENT -> (RETAINED ->) FREE
+// FREE -> FILLING -> (WAITING <->) SENT -> (RETAINED ->) FREE. What ends otherwise than by the
+// child's answer is FILLING again until it is taken out.
 typedef enum proxy_state {
     PROXY_FREE,
     PROXY_FILLING,
@@ -184,7 +185,7 @@ void proxy_forget_child(hth_proxy *proxy); // what is shared with it. Supervisor
 // proxy_out_rele gives up one use of outputs; lock not held.
 void proxy_out_rele(hth_proxy *proxy, proxy_out *out);
 
-// What a new child is to load. Supervisor.
+// What a new child is to load. proxy->taking is held.
 void proxy_models_note(hth_proxy *proxy, const hth_request *request); // one that was answered well
 void proxy_models_again(hth_proxy *proxy);                            // asks a new child for all
 void proxy_models_close(hth_proxy *proxy);
