@@ -324,6 +324,9 @@ void hth_serve_before(hth_serve *serve)
     uint32_t priority;
     for (int n = serve->batcher.n; n > 0; n--) {
         hth_serve_batch(serve, (hth_batch_filter){.hurry = true}, &wake_ns, &priority);
+        if (serve->pick.n > 0) { // there is no memory for a stack: this is the loop's own
+            hth_serve_picked(serve);
+        }
     }
 }
 

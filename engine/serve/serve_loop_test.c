@@ -17,6 +17,7 @@ typedef struct rig {
     int measured, looked; // nodes: that are, and that were when it was taken
     int jobs;             // turns of jobs
     hth_model *job;       // a job: compiles for that; NULL: there is none
+    bool unloaded, alone; // it was asked for; .. on the loop's own stack
 } rig;
 
 static hth_err rig_get(void *ctx, const char *key, char *value, size_t cap)
@@ -276,10 +277,84 @@ static void test_not_there(void **state)
     rig_close(&r);
 }
 
+static void unload_query(void *ctx, hth_request *request)
+{
+    rig *r = ctx;
+    assert_int_equal(request->command, HTH_COMMAND_UNLOAD);
+    r->unloaded = true;
+    r->alone = r->serve.works.now == NULL;
+}
+
+static bool unload_at_once(void *ctx, hth_request *request)
+{
+    return false;
+}
+
+// Some may be refused for want of memory.
+static void unload_answer(hth_request *request, hth_err err)
+{
+    call *c = (call *)((char *)request - offsetof(call, r));
+    assert_true(err == HTH_OK || err == HTH_ENOMEM);
+    assert_false(c->finished);
+    c->finished = true;
+    free(c->out[0].data);
+    hth_free(request->outputs);
+}
+
+// Requests for two models whose programs are not there, before an unload. There is no memory for
+// the n-th thing that is made, a stack among them: each request is answered all the same.
+static void test_no_stack(void **state)
+{
+    static const char *const model[] = {"digits", "twin"};
+    static float pixels[64 * 60];
+    rig r;
+    hth_model *found;
+    uint64_t wake_ns;
+    rig_open(&r);
+    put(r.s.store, "twin", "tests/data/digits/digits.onnx");
+    r.serve.query = unload_query;
+    r.serve.at_once = unload_at_once;
+    r.serve.answer = unload_answer;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hth_model_find(&r.s.models, model[i], &found));
+    }
+    for (int nth = 1; !r.alone; nth++) {
+        call c[2];
+        assert_true(nth < 60);
+        hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                       .shape = {4, {nth, 1, 8, 8}},
+                                       .data = pixels,
+                                       .bytes = (size_t)nth * 256}};
+        hth_request unload = {.command = HTH_COMMAND_UNLOAD};
+        for (int i = 0; i < 2; i++) {
+            c[i] = (call){.r = {.model = model[i], .inputs = &in, .n_inputs = 1}};
+            call_init(&c[i]);
+            hth_serve_take(&r.serve, &c[i].r);
+        }
+        hth_serve_take(&r.serve, &unload);
+        assert_int_equal(r.serve.batcher.n, 2);
+        // the unload is first
+        hth_run_queue_ran(&r.serve.works.runs, &r.serve.runs, 1000000000u, hth_now_ns());
+        r.unloaded = false;
+        hth_fault_alloc((uint64_t)nth);
+        while (!r.unloaded) {
+            (void)hth_serve_iterate(&r.serve, false, &wake_ns);
+        }
+        hth_fault_alloc(0);
+        for (int i = 0; i < 1000 && !(c[0].finished && c[1].finished); i++) {
+            (void)hth_serve_iterate(&r.serve, true, &wake_ns);
+        }
+        assert_true(c[0].finished && c[1].finished);
+        rig_rest(&r);
+    }
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle), cmocka_unit_test(test_rests), cmocka_unit_test(test_compile),
-        cmocka_unit_test(test_together), cmocka_unit_test(test_not_there)};
+        cmocka_unit_test(test_idle),      cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_compile),   cmocka_unit_test(test_together),
+        cmocka_unit_test(test_not_there), cmocka_unit_test(test_no_stack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
