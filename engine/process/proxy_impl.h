@@ -67,7 +67,7 @@ typedef struct proxy_region {
     uint32_t number;
     int fd;
     uint64_t offset, bytes;
-    pid_t known; // the child that has it
+    uint64_t known; // number of the last child that got it; 0: none did
     struct proxy_region *next;
     UT_hash_handle hh;
 } proxy_region;
@@ -106,6 +106,7 @@ struct hth_proxy {
     hth_err open_err;
     char open_detail[512];
     pid_t pid;
+    uint64_t child;      // its number, from 1 on: ids of processes come again
     hth_child_link link; // of a child that is starting or up
     int files;           // socket over which files are opened for it (child_files.h), -1: none
     pthread_t opener;    // that thread

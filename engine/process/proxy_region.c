@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that hearthd and its child both see: the slab `in`, the outputs' slab, and memory of
 // clients. The latter is mapped in the child as well, when an input lies in it for the first time:
-// it is told in front of the request, which waits where there is no room for that. Where that fails
-// the request is refused; nothing else is lost.
+// it is told in front of the request. Where there is no room for that the request waits, and what
+// came after it waits, too.
 #include "engine/process/proxy_impl.h"
 
 #include <fcntl.h>
@@ -83,7 +83,7 @@ void hth_proxy_unshare(hth_engine *engine, const void *base)
     pthread_mutex_lock(&p->lock);
     HASH_FIND_PTR(p->regions, &base, r);
     if (r != NULL) {
-        bool tell = p->phase == PROXY_UP && r->known == p->pid;
+        bool tell = p->phase == PROXY_UP && r->known == p->child;
         HASH_DEL(p->regions, r);
         close(r->fd);
         if (tell) {
@@ -163,7 +163,7 @@ static hth_err region_send(hth_proxy *proxy, proxy_region *region)
                            .done = region->bytes,
                            .total = region->offset};
     HTH_TRY(hth_child_link_pass(&proxy->link, &head, NULL, 0, &region->fd, 1));
-    region->known = proxy->pid;
+    region->known = proxy->child;
     return HTH_OK;
 }
 
@@ -173,7 +173,7 @@ hth_err proxy_region_send(hth_proxy *proxy, const hth_ipc_record *record)
         uint32_t number = record->tensor[i].region;
         bool region = number != HTH_IPC_RECORD_HERE && number != HTH_IPC_RECORD_SLAB;
         proxy_region *r = region ? region_number(proxy, number) : NULL;
-        if (r != NULL && r->known != proxy->pid) {
+        if (r != NULL && r->known != proxy->child) {
             HTH_TRY(region_send(proxy, r));
         }
     }

@@ -391,6 +391,7 @@ static void supervisor_failed(hth_proxy *proxy, hth_err err)
 
 static void supervisor_start(hth_proxy *proxy)
 {
+    proxy->child++;
     proxy->lost = false;
     proxy->missed = proxy->beats = 0;
     proxy->heartbeats = proxy->up_ns = 0;

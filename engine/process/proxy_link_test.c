@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hearthd believes of its engine's process, and what it tells it: descriptors of clients'
+// memory, and the end. This program is its own engine's process.
+#include "base/settings.h"
+#include "base/spin.h"
+#include "engine/process/child.h"
+#include "tests/rig/children.h"
+#include "tests/rig/engine_call.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define LIMIT_NS    300000000000u // of everything that is waited for
+#define SHARE_BYTES ((size_t)64 << 10)
+#define TRIES       100
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void open_all(fixture *f)
+{
+    strcpy(f->dir, "/tmp/hearth-link-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    put(f->store, "digits", "tests/data/digits/digits.onnx");
+    hth_engine_config config = {.device = "cpu:mem=64MiB,threads=1", .child_store = f->dir};
+    assert_ok(hth_engine_open(&config, NULL, &f->engine));
+}
+
+// A client's memory with an image in it, and a request for it.
+typedef struct shared {
+    void *base;
+    hth_request_tensor in;
+    call c;
+} shared;
+
+static void shared_open(hth_engine *engine, shared *s)
+{
+    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)SHARE_BYTES), 0);
+    s->base = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(s->base, MAP_FAILED);
+    hth_engine_share(engine, fd, 0, s->base, SHARE_BYTES);
+    close(fd);
+}
+
+static void shared_ask(hth_engine *engine, shared *s)
+{
+    s->in = (hth_request_tensor){
+        .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = s->base, .bytes = 256}};
+    s->c = (call){.r = {.model = "digits", .inputs = &s->in, .n_inputs = 1}};
+    call_start(engine, &s->c);
+}
+
+static void shared_answered(shared *s)
+{
+    assert_ok(call_wait(&s->c));
+    free(s->c.out[0].data);
+}
+
+static void shared_close(hth_engine *engine, shared *s)
+{
+    hth_engine_unshare(engine, s->base);
+    munmap(s->base, SHARE_BYTES);
+}
+
+// ---- the end
+
+static void *stop_main(void *arg)
+{
+    hth_engine_stop(arg);
+    return NULL;
+}
+
+// More clients' memory than the socket takes descriptors: the requests wait for room, and the end
+// waits for them.
+static void test_end_after_requests(void **state)
+{
+    enum { N = 400 };
+    static shared s[N];
+    fixture f;
+    pthread_t stops;
+    siginfo_t info;
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "1000"));
+    open_all(&f);
+    for (int i = 0; i < N; i++) {
+        shared_open(f.engine, &s[i]);
+    }
+    pid_t pid = child_of(getpid());
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
+    for (int i = 0; i < N; i++) {
+        shared_ask(f.engine, &s[i]);
+    }
+    hth_engine_drain(f.engine);
+    assert_int_equal(pthread_create(&stops, NULL, stop_main, f.engine), 0);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hth_engine_ready(f.engine)) { // until it is to stop
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    for (int i = 0; i < N; i++) {
+        shared_answered(&s[i]);
+    }
+    pthread_join(stops, NULL);
+    for (int i = 0; i < N; i++) {
+        shared_close(f.engine, &s[i]);
+    }
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// ---- which child has what
+
+static bool next_pid(pid_t pid)
+{
+    char text[32];
+    int n = snprintf(text, sizeof text, "%d", (int)pid - 1);
+    FILE *f = fopen("/proc/sys/kernel/ns_last_pid", "we");
+    bool set = f != NULL && fwrite(text, 1, (size_t)n, f) == (size_t)n;
+    return f != NULL && fclose(f) == 0 && set;
+}
+
+// again kills the engine's process, and returns the next one's id: the same, if nobody else gets it.
+static pid_t again(hth_engine *engine, pid_t pid)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    pid_t now;
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    while (kill(pid, 0) == 0) { // not collected yet
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    while ((now = child_of(getpid())) == 0 || !hth_engine_ready(engine)) {
+        assert_true(now != 0 || next_pid(pid - 1)); // the thread that opens files is first
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    return now;
+}
+
+// A child with the id of one before has not got its memory.
+static void test_id_comes_again(void **state)
+{
+    fixture f;
+    shared s;
+    if (!next_pid(getpid())) {
+        print_message("# SKIP: process ids cannot be chosen here: %s\n", strerror(errno));
+        skip();
+    }
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "100"));
+    open_all(&f);
+    shared_open(f.engine, &s);
+    pid_t pid = child_of(getpid()), before = 0;
+    for (int i = 0; i < TRIES && pid != before; i++) {
+        shared_ask(f.engine, &s);
+        shared_answered(&s);
+        before = pid;
+        pid = again(f.engine, pid);
+    }
+    shared_ask(f.engine, &s);
+    shared_answered(&s);
+    shared_close(f.engine, &s);
+    fixture_close(&f);
+    hth_setting_reset();
+    if (pid != before) {
+        print_message("# SKIP: other processes took the id %d times\n", TRIES);
+        skip();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (hth_child_requested(argc, argv)) {
+        return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_end_after_requests),
+        cmocka_unit_test(test_id_comes_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
