@@ -14,9 +14,8 @@
 #include <unistd.h>
 
 #define CALL_PROGRESS_NS 10000000u // from one message about a request's progress to the next
-// A request with a tensor of so many bytes has others sleep where they would spin, for so long.
+// A request with a tensor of so many bytes has others sleep where they would spin.
 #define CALL_LARGE_BYTES (64u << 10)
-#define CALL_NO_SPIN_NS  10000000u
 
 static hth_child_entry *call_entry(child_call *call)
 {
@@ -215,7 +214,7 @@ static void call_suspend_spin(const hth_ipc_record *record, const hth_request *r
     for (int i = 0; i < request->n_inputs; i++) {
         if (record->tensor[i].region == HTH_IPC_RECORD_SLAB &&
             record->tensor[i].bytes >= CALL_LARGE_BYTES) {
-            hth_spin_suspend(hth_real_after(CALL_NO_SPIN_NS));
+            hth_spin_suspend(hth_real_after(HTH_CHILD_NO_SPIN_NS));
         }
     }
 }

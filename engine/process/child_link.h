@@ -76,6 +76,9 @@ typedef struct hth_child_ask {
 // Of one direction's messages together: what does not fit waits.
 #define HTH_CHILD_RING_BYTES ((size_t)4 << 20)
 
+// While large tensors come nobody spins, for so long after the last one.
+#define HTH_CHILD_NO_SPIN_NS 10000000u
+
 // Descriptors of the child, from its beginning.
 enum {
     HTH_CHILD_FD_SOCKET = 3,

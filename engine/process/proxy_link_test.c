@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What hearthd believes of its engine's process, and what it tells it: descriptors of clients'
-// memory, and the end. This program is its own engine's process.
+// memory, the end, for how long nobody spins. This program is its own engine's process.
 #include "base/settings.h"
 #include "base/spin.h"
 #include "engine/process/child.h"
+#include "engine/process/child_link.h"
 #include "tests/rig/children.h"
 #include "tests/rig/engine_call.h"
 
@@ -14,6 +15,7 @@
 #include <time.h>
 
 #define LIMIT_NS    300000000000u // of everything that is waited for
+#define SPINS       "HEARTH_TEST_SPINS"
 #define SHARE_BYTES ((size_t)64 << 10)
 #define TRIES       100
 
@@ -176,12 +178,39 @@ static void test_id_comes_again(void **state)
     }
 }
 
+// ---- spinning
+
+// A child says that nobody is to spin any more: hearthd's threads do as long as they may at most.
+static void test_never_spin(void **state)
+{
+    fixture f;
+    shared s;
+    assert_int_equal(setenv(SPINS, "never", 1), 0);
+    open_all(&f);
+    shared_open(f.engine, &s);
+    shared_ask(f.engine, &s);
+    shared_answered(&s);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hth_spin_suspended_until() == 0) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    assert_true(hth_spin_suspended_until() <= hth_real_after(HTH_CHILD_NO_SPIN_NS));
+    shared_close(f.engine, &s);
+    fixture_close(&f);
+    unsetenv(SPINS);
+}
+
 int main(int argc, char **argv)
 {
     if (hth_child_requested(argc, argv)) {
+        if (getenv(SPINS) != NULL) {
+            hth_spin_suspend(UINT64_MAX);
+        }
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_never_spin), // before any other sends large tensors
         cmocka_unit_test(test_end_after_requests),
         cmocka_unit_test(test_id_comes_again),
     };

@@ -167,7 +167,9 @@ static hth_err proxy_take(hth_proxy *proxy, uint64_t until_ns, bool *came)
 static bool supervisor_receive(hth_proxy *proxy, uint64_t timeout_ns)
 {
     bool came = false;
-    hth_spin_suspend(proxy->link.control->spin_suspended_ns);
+    uint64_t until_ns = proxy->link.control->spin_suspended_ns;
+    uint64_t most_ns = hth_real_after(HTH_CHILD_NO_SPIN_NS);
+    hth_spin_suspend(until_ns < most_ns ? until_ns : most_ns);
     hth_err err = hth_ring_wait(proxy->link.from, timeout_ns);
     if (err == HTH_OK) {
         pthread_mutex_lock(&proxy->taking);
