@@ -141,8 +141,8 @@ static bool job_went(hth_router *router, const char *name)
     return note[0] == 0;
 }
 
-// job_lost has a job go on whose device went.
-static void job_lost(hth_router *router, const char *name, int device)
+// job_lost_on has a job go on whose device went, if it can.
+static void job_lost_on(hth_router *router, const char *name, int device)
 {
     pthread_mutex_lock(&router->lock);
     const router_job *j = job_find(router, name);
@@ -162,6 +162,18 @@ static void job_lost(hth_router *router, const char *name, int device)
     }
     router_job_resume(router, name, NULL,
                       there && hth_engine_ready(router->device[device].engine) ? device : -1);
+}
+
+static void job_lost(hth_router *router, const char *name, int device)
+{
+    job_lost_on(router, name, device);
+    pthread_mutex_lock(&router->lock);
+    router_job *j = job_find(router, name);
+    if (j != NULL && j->r == NULL) { // it does not
+        HASH_DEL(router->jobs, j);
+        hth_free(j);
+    }
+    pthread_mutex_unlock(&router->lock);
 }
 
 // ---- jobs that nobody waits for
@@ -210,13 +222,44 @@ static void resume_group(hth_router *router, router_own *own, const json_t *job)
     json_decref(given);
 }
 
+// resume_home is the device where a job was told to be, of several the first that is up; -1: it
+// names none.
+static int resume_home(hth_router *router, const json_t *args)
+{
+    int device[HTH_PLACE_DEVICES], n, i = 0;
+    if (router_group_devices(router, args, device, &n) != HTH_OK || n == 0) {
+        return -1;
+    }
+    pthread_mutex_lock(&router->lock);
+    while (i < n && !router_up(router, device[i])) {
+        i++;
+    }
+    pthread_mutex_unlock(&router->lock);
+    return device[i < n ? i : 0];
+}
+
+// resume_refused says why a job does not go on: in the log, and to who asks for it if its device is
+// lost. Of one that did not begin for another reason nothing is noted: the next server tries again.
+static void resume_refused(hth_router *router, const char *job, int device, hth_err err)
+{
+    char note[HTH_CHECKPOINT_NOTE], why[300];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_log(WARN, SERVER, "train", "cannot resume job '%s': %s", job, why);
+    if (err == HTH_EDEVLOST && !router->stopping) {
+        snprintf(note, sizeof note,
+                 "its device %s is lost: %s; `hearth resume %s` goes on elsewhere",
+                 router->device[device].name, why, job);
+        hth_checkpoint_note_set(router->store, job, note);
+    }
+}
+
 void router_job_resume(hth_router *router, const char *job, const json_t *args, int device)
 {
     json_t *given = args != NULL ? json_copy((json_t *)args) : json_object(), *doc = NULL;
     char tenant[HTH_TENANT];
     json_object_set_new(given, "job", json_string(job));
     if (hth_checkpoint_find(router->store, job, &doc) == HTH_OK && device < 0) {
-        device = job_named(router, json_object_get(doc, "job"));
+        device = resume_home(router, json_object_get(doc, "job"));
     }
     hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
     router_own *o = NULL;
@@ -239,15 +282,16 @@ void router_job_resume(hth_router *router, const char *job, const json_t *args, 
         resume_group(router, o, json_object_get(doc, "job"));
     }
     json_decref(doc);
-    if (waited_for) {
-        router_own_free(o);
-    } else if (router_own_submit(o) != HTH_OK) {
+    hth_err err = waited_for ? HTH_OK : router_own_submit(o);
+    if (err != HTH_OK) {
+        resume_refused(router, job, o->device, err);
         router_group_end(o->group, HTH_ECANCELED);
         pthread_mutex_lock(&router->lock);
         job_drop(router, job, &o->r);
         pthread_mutex_unlock(&router->lock);
+    }
+    if (waited_for || err != HTH_OK) {
         router_own_free(o);
-        hth_log(WARN, SERVER, "train", "cannot resume job '%s': %s", job, hth_err_detail());
     }
 }
 
