@@ -329,19 +329,6 @@ void hth_fair_queue_pause(hth_fair_queue *queue, hth_fair_job *job)
     queue_wait(queue, job);
 }
 
-void hth_fair_queue_resize(hth_fair_queue *queue, hth_fair_job *job, int with, uint64_t ends_ns)
-{
-    queue_tenant *t = queue_of(queue, job);
-    assert(job->state == HTH_FAIR_RUNS && with >= 0 && with < job->n_demands);
-    queue_hold(queue, t, job, -1);
-    job->with = with;
-    job->held = job->demand[with];
-    job->ends_ns = ends_ns;
-    queue_hold(queue, t, job, 1);
-    hth_fair_heap_moved(&queue->ends, job);
-    queue_changed(queue, t);
-}
-
 void hth_fair_queue_holds(hth_fair_queue *queue, hth_fair_job *job, const hth_fair_amounts *held)
 {
     queue_tenant *t = queue_of(queue, job);

@@ -134,12 +134,6 @@ void hth_fair_queue_start(hth_fair_queue *queue, hth_fair_job *job, int with, ui
 // hth_fair_queue_pause: the job, which runs, waits again, in its old turn. Where it will go on from
 // where it was, its owner may set run_ns to what is left before it starts anew.
 void hth_fair_queue_pause(hth_fair_queue *queue, hth_fair_job *job);
-// hth_fair_queue_better says whether a job that runs could have a better demand now: the best that
-// fits what is free and its own. Only while nobody waits.
-bool hth_fair_queue_better(const hth_fair_queue *queue, const hth_fair_job *job, int *with);
-// hth_fair_queue_resize: the job, which runs, has another demand from now on, with which it is
-// predicted to end at ends_ns.
-void hth_fair_queue_resize(hth_fair_queue *queue, hth_fair_job *job, int with, uint64_t ends_ns);
 // hth_fair_queue_holds: the job, which runs, holds so much, whatever its demand says.
 void hth_fair_queue_holds(hth_fair_queue *queue, hth_fair_job *job, const hth_fair_amounts *held);
 // hth_fair_queue_ends: the job, which runs, is predicted to end at ends_ns.

@@ -180,14 +180,3 @@ void hth_fair_queue_next(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decisi
         (void)next_backfill(queue, now_ns, out);
     }
 }
-
-bool hth_fair_queue_better(const hth_fair_queue *queue, const hth_fair_job *job, int *with)
-{
-    hth_fair_amounts room = hth_queue_room(queue);
-    if (queue->by_level.n > 0 || job->state != HTH_FAIR_RUNS) {
-        return false;
-    }
-    hth_queue_sum(queue, &room, &job->held, 1);
-    *with = next_fits(queue, job, &room);
-    return *with >= 0 && *with < job->with;
-}

@@ -259,7 +259,6 @@ static void test_point(void **state)
 {
     hth_fair_queue *q = queue_of(HTH_FAIR_NEVER, 3);
     elastic a, b, c, d;
-    int with;
     job_of(&a, 0, 70, 50, 20, 10);
     assert_ok(hth_fair_queue_add(q, &a.job));
     starts(q, 1, &a, 0, false);
@@ -279,16 +278,11 @@ static void test_point(void **state)
     starts(q, 2, &c, 2, false);
     job_of(&d, 0, 70, 40, 0, 10);
     assert_ok(hth_fair_queue_add(q, &d.job));
-    assert_false(hth_fair_queue_better(q, &c.job, &with)); // d waits
     waits(q, 2);
     hth_fair_queue_remove(q, &d.job);
-    assert_false(hth_fair_queue_better(q, &c.job, &with)); // 50 are left
     hth_fair_queue_remove(q, &a.job);
-    assert_true(hth_fair_queue_better(q, &c.job, &with));
-    assert_int_equal(with, 0);
-    hth_fair_queue_resize(q, &c.job, 0, 5ull * S);
+    hth_fair_queue_holds(q, &c.job, &c.job.demand[0]); // it was given what is spare
     assert_true(hth_fair_queue_standing(q, 2).share == 0.7);
-    assert_false(hth_fair_queue_better(q, &c.job, &with));
     hth_fair_queue_close(q);
 }
 

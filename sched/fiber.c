@@ -162,8 +162,3 @@ void hth_fiber_yield(hth_fiber *fiber)
     (void)swapcontext(&fiber->own.context, &fiber->thread.context);
     side_arrive(&fiber->own, &fiber->thread);
 }
-
-bool hth_fiber_busy(const hth_fiber *fiber)
-{
-    return fiber != NULL && fiber->busy;
-}

@@ -36,7 +36,5 @@ bool hth_fiber_go(hth_fiber *fiber);
 // hth_fiber_yield gives the thread back to who called hth_fiber_go, and returns when that calls it
 // again. On the fiber's stack.
 void hth_fiber_yield(hth_fiber *fiber);
-// hth_fiber_busy: begun, and not returned.
-bool hth_fiber_busy(const hth_fiber *fiber);
 
 #endif

@@ -141,7 +141,6 @@ void hth_work_let(hth_work_queue *queue)
 {
     if (queue != NULL) {
         assert(queue->held > 0);
-        assert(queue->held > 0);
         queue->held--;
     }
 }

@@ -38,7 +38,7 @@ struct hth_slab {
     uint64_t bytes;
     pthread_mutex_t lock;
     uint64_t top, end_bytes; // end_bytes: size of the block that ends at `top`
-    uint64_t first_free, used;
+    uint64_t first_free;
 };
 
 hth_err hth_slab_make(const char *name, uint64_t bytes, int *fd, uint64_t *made)
@@ -177,7 +177,6 @@ void *hth_slab_alloc(hth_slab *slab, size_t bytes)
         slab->top += need;
         slab->end_bytes = need;
     }
-    slab->used += h != NULL ? h->bytes : 0;
     pthread_mutex_unlock(&slab->lock);
     return h != NULL ? (char *)h + HTH_SLAB_ALIGN : NULL;
 }
@@ -201,7 +200,6 @@ void hth_slab_free(hth_slab *slab, void *block)
     slab_head *h = (slab_head *)(void *)((char *)block - HTH_SLAB_ALIGN);
     pthread_mutex_lock(&slab->lock);
     uint64_t at = (uint64_t)((char *)h - slab->base), bytes = h->bytes;
-    slab->used -= bytes;
     if (h->before != 0 && !slab_at(slab, at - h->before)->used) {
         at -= h->before;
         h = slab_at(slab, at);
@@ -225,14 +223,6 @@ void hth_slab_free(hth_slab *slab, void *block)
     pthread_mutex_unlock(&slab->lock);
 }
 
-uint64_t hth_slab_used(hth_slab *slab)
-{
-    pthread_mutex_lock(&slab->lock);
-    uint64_t used = slab->used;
-    pthread_mutex_unlock(&slab->lock);
-    return used;
-}
-
 uint64_t hth_slab_offset(const hth_slab *slab, const void *p)
 {
     return (uint64_t)((const char *)p - slab->base);
@@ -247,9 +237,4 @@ bool hth_slab_holds(const hth_slab *slab, const void *p, size_t bytes)
 {
     uintptr_t at = (uintptr_t)p, base = (uintptr_t)slab->base;
     return at >= base && at - base <= slab->bytes && bytes <= slab->bytes - (at - base);
-}
-
-void hth_slab_empty(hth_slab *slab)
-{
-    (void)fallocate(slab->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)slab->bytes);
 }

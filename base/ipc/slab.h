@@ -38,14 +38,11 @@ hth_err hth_slab_reader(int fd, int *reader);
 // size. Owner; any thread.
 void *hth_slab_alloc(hth_slab *slab, size_t bytes);
 void hth_slab_free(hth_slab *slab, void *block); // NULL is allowed
-uint64_t hth_slab_used(hth_slab *slab);          // bytes given out, bookkeeping included
 
 // hth_slab_offset is where `p`, inside the slab, lies; hth_slab_at is the address of `bytes` at
 // `offset`, NULL when they are not all inside.
 uint64_t hth_slab_offset(const hth_slab *slab, const void *p);
 void *hth_slab_at(const hth_slab *slab, uint64_t offset, uint64_t bytes);
 bool hth_slab_holds(const hth_slab *slab, const void *p, size_t bytes);
-// hth_slab_empty gives all memory back to the system: the owner's process is gone.
-void hth_slab_empty(hth_slab *slab);
 
 #endif

@@ -40,6 +40,7 @@ typedef struct bench_job {
     uint64_t arrives_ns, starts_ns, ended_ns, since_ns;
     double left_ns; // alone, with its plan
     uint64_t run_ns[POINTS];
+    int with; // its demand now
     int node, place;
 } bench_job;
 
@@ -59,7 +60,7 @@ typedef struct sim {
     hth_fair_queue *q;
     bench_job *jobs;
     bench_node *nodes;
-    int n_jobs, n_nodes, arrived, ended;
+    int n_jobs, n_nodes, arrived, started, ended;
     int first[NODE_JOBS + 1][NODE_GIB + 1]; // nodes by jobs and free memory; -1: none
     hth_fair_heap ends;
     uint64_t now_ns;
@@ -202,13 +203,14 @@ static void node_turns(sim *s, bench_node *node, int before)
         } else {
             hth_fair_heap_moved(&s->ends, j);
         }
-        hth_fair_queue_resize(s->q, &j->job, j->job.with, j->ended_ns);
+        hth_fair_queue_ends(s->q, &j->job, j->ended_ns);
     }
 }
 
 static void sim_start(sim *s, bench_job *job)
 {
-    double bytes = job->job.demand[job->job.with].of[MEMORY];
+    job->with = job->job.with;
+    double bytes = job->job.demand[job->with].of[MEMORY];
     int i = node_find(s, bytes);
     if (i < 0) {
         fprintf(stderr, "a job of %.0f bytes has no node\n", bytes);
@@ -218,7 +220,8 @@ static void sim_start(sim *s, bench_job *job)
     node_out(s, i);
     job->node = i;
     job->starts_ns = job->since_ns = s->now_ns;
-    job->left_ns = job->alone_ns * job->curve->step_us[job->job.with] / job->curve->step_us[0];
+    job->left_ns = job->alone_ns * job->curve->step_us[job->with] / job->curve->step_us[0];
+    s->started++;
     n->job[n->n++] = job;
     n->free -= bytes;
     node_in(s, i);
@@ -228,23 +231,25 @@ static void sim_start(sim *s, bench_job *job)
 // sim_grow gives the jobs of a node what is free there, if nobody waits for it.
 static void sim_grow(sim *s, bench_node *node)
 {
-    for (int i = 0; i < node->n; i++) {
+    for (int i = 0; i < node->n && s->started == s->arrived; i++) {
         bench_job *j = node->job[i];
-        const hth_fair_amounts hole = {{node->free, 1}};
-        int with;
-        hth_fair_queue_hole(s->q, &hole);
-        if (hth_fair_queue_better(s->q, &j->job, &with)) {
-            node->free += j->job.demand[j->job.with].of[MEMORY] - j->job.demand[with].of[MEMORY];
-            j->left_ns *= j->curve->step_us[with] / j->curve->step_us[j->job.with];
-            hth_fair_queue_resize(s->q, &j->job, with, j->ended_ns);
+        const hth_fair_amounts *demand = j->job.demand;
+        double room = node->free + demand[j->with].of[MEMORY];
+        int with = 0;
+        while (with < j->with && demand[with].of[MEMORY] > room) {
+            with++;
         }
+        node->free = room - demand[with].of[MEMORY];
+        j->left_ns *= j->curve->step_us[with] / j->curve->step_us[j->with];
+        hth_fair_queue_holds(s->q, &j->job, &demand[with]);
+        j->with = with;
     }
 }
 
 static void sim_end(sim *s, bench_job *job)
 {
     bench_node *n = &s->nodes[job->node];
-    double bytes = job->job.demand[job->job.with].of[MEMORY];
+    double bytes = job->job.demand[job->with].of[MEMORY];
     int k = 0;
     hth_fair_heap_remove(&s->ends, job);
     uint64_t from_ns = hth_now_ns();

@@ -51,7 +51,7 @@ static void sim_sample(sim *s)
         const bench_job *j = &s->jobs[i];
         bool runs = j->job.state == HTH_FAIR_RUNS;
         waits[j->tenant] = waits[j->tenant] || j->job.state == HTH_FAIR_WAITS;
-        memory[j->tenant] += runs ? j->job.demand[j->job.with].of[MEMORY] / NODE_MEMORY : 0;
+        memory[j->tenant] += runs ? j->job.demand[j->with].of[MEMORY] / NODE_MEMORY : 0;
         slots[j->tenant] += runs ? 1.0 / NODE_JOBS : 0;
     }
     for (int t = 0; t < TENANTS; t++) {
