@@ -121,11 +121,11 @@ struct hth_group {
     uint64_t gives;   // for which round it gives its own
 };
 
-// group_most_notes is how many notes there is place for: shards change every five steps at most,
-// but for members that come and go.
+// group_most_notes is how many notes there is place for: shards that are given may change at every
+// step. What is not written takes no memory.
 static inline size_t group_most_notes(int64_t steps)
 {
-    return (size_t)steps / 5 + 64;
+    return (size_t)steps;
 }
 
 static inline bool group_at_work(const group_region *region)

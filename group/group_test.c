@@ -647,6 +647,34 @@ static void test_shares(void **state)
     close(fd);
 }
 
+// Shards that change at every step are all noted; those of steps that come again are not.
+static void test_notes(void **state)
+{
+    enum { STEPS = 1000 };
+    hth_group *lead;
+    const hth_group_note *notes;
+    int fd;
+    hth_group_spec spec = spec_of(HTH_GROUP_LEAD);
+    spec.steps = STEPS;
+    assert_ok(hth_group_make(2, &fd));
+    assert_ok(hth_group_join(fd, &spec, &lead));
+    for (int64_t step = 0; step < STEPS; step++) {
+        const int64_t shards[HTH_GROUP_MEMBERS] = {1 + step % 2, BATCH - 1 - step % 2};
+        hth_group_noted(lead, step, shards);
+        hth_group_noted(lead, step, shards); // of a round that was broken
+    }
+    hth_group_leave(lead);
+    assert_ok(hth_group_join(fd, &spec, &lead)); // who comes after it
+    assert_int_equal(hth_group_notes(lead, STEPS, &notes), STEPS);
+    for (int64_t step = 0; step < STEPS; step++) {
+        assert_int_equal(notes[step].step, step);
+        assert_int_equal(notes[step].shards[0], 1 + step % 2);
+    }
+    assert_int_equal(hth_group_notes(lead, 10, &notes), 10);
+    hth_group_leave(lead);
+    close(fd);
+}
+
 // start_two makes a group of two, and starts its first round.
 static void start_two(hth_group *member[2], int *fd, const int64_t n[HTH_GROUP_MEMBERS])
 {
@@ -829,8 +857,9 @@ int main(void)
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
         cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_server_returns),
         cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
-        cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_notes),        cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_ahead_leaves), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
