@@ -3,7 +3,8 @@
 // computed itself from its own `spec`; a shard is checked where it is read.
 //
 //   header | losses of all steps | notes | what is handed in
-//          | an area per member, and the sums | small vectors of each member | a state
+//          | an area per member, and the sums | small vectors of each member
+//          | a state, with a server one of each member
 #include "group/group_impl.h"
 
 #include "base/alloc.h"
@@ -239,7 +240,8 @@ static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t flo
     size_t given = area + group_pages((members + 1) * floats * sizeof(float));
     size_t shares = given + group_pages(members * (size_t)s->n_shares * sizeof(uint32_t));
     size_t state = shares + group_pages(members * group->begins[s->n_shares] * sizeof(double));
-    group->mapped_bytes = state + group_pages(s->state_bytes);
+    group->states = s->server ? members : 1;
+    group->mapped_bytes = state + group->states * group_pages(s->state_bytes);
     HTH_TRY(hth_memfd_check(fd, group->mapped_bytes));
     group->region = group_map(fd, group->mapped_bytes);
     if (group->region == NULL) {
@@ -337,7 +339,8 @@ static hth_err member_agrees(hth_group *group)
 }
 
 // A server's state is that which it comes with: nobody else has the optimizer's. What another one
-// gave counts no more, or a member would take it and have this one take it back.
+// gave counts no more, or a member would take it and have this one take it back. Nor does what one
+// is still writing: it has a place of its own for that.
 static void server_sits(group_region *region)
 {
     for (int i = 0; i < (int)region->members; i++) {

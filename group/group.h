@@ -87,7 +87,8 @@ typedef struct hth_group_round {
 
 // hth_group_begin arrives for the next round, or joins in one that has begun.
 hth_group_turn hth_group_begin(hth_group *group, hth_group_round *round);
-// hth_group_gave and _took: the state was written, or read.
+// hth_group_gave and _took: the state was written, or read. Of a parameter server's group each
+// member has a place of its own to write to: hth_group_state is where the last turn says.
 void *hth_group_state(hth_group *group);
 void hth_group_gave(hth_group *group);
 void hth_group_took(hth_group *group);

@@ -41,6 +41,7 @@ typedef struct group_region {
     int64_t before[2]; // whole steps before the round; of odd rounds, and of even ones
     uint64_t began_ns;
     uint64_t given;  // for which round the state lies there
+    uint32_t giver;  // .. with a server: of this member
     uint32_t taking; // members that take part, as bits
     int64_t shards[HTH_GROUP_MEMBERS];
     _Atomic uint32_t closed, paused;
@@ -119,6 +120,8 @@ struct hth_group {
     uint32_t budgets; // of the region, at the last look
     uint64_t takes;   // the state given for which round it reads
     uint64_t gives;   // for which round it gives its own
+    size_t states;    // 1, but with a server one of each member
+    size_t giver;     // whose is to be written or read
 };
 
 // group_most_notes is how many notes there is place for: shards that are given may change at every

@@ -95,6 +95,12 @@ static void settle(group_region *region, group_seat *seat)
     }
 }
 
+// state_of: a member's state is to be written or read.
+static void state_of(hth_group *group, uint32_t member)
+{
+    group->giver = member < group->states ? member : 0;
+}
+
 static hth_group_turn gather(hth_group *group, hth_group_round *round)
 {
     group_region *r = group->region;
@@ -104,11 +110,13 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
     round->step = group_step(r);
     if (!seat->holds) {
         group->takes = r->given;
+        state_of(group, r->giver);
         return r->given == r->round + 1 ? HTH_GROUP_TAKES : HTH_GROUP_WAITS;
     }
     if (somebody_lacks(r)) {
         bool gives = holder(r) == group->spec.member && r->given != r->round + 1;
         group->gives = r->round + 1;
+        state_of(group, (uint32_t)group->spec.member);
         return gives ? HTH_GROUP_GIVES : HTH_GROUP_WAITS;
     }
     return seat == &r->seat[HTH_GROUP_LEAD] && all_there(r) ? HTH_GROUP_LEADS : HTH_GROUP_WAITS;
@@ -157,7 +165,7 @@ hth_group_turn region_begin(hth_group *group, hth_group_round *round)
 
 void *region_state(hth_group *group)
 {
-    return group->state;
+    return (char *)group->state + group->giver * group_pages(group->spec.state_bytes);
 }
 
 // A server that has come meanwhile is where the group's state is now (settle).
@@ -166,7 +174,10 @@ void region_gave(hth_group *group)
     group_region *r = group->region;
     group_lock(group);
     bool counts = group->seat->holds && group->gives == r->round + 1;
-    r->given = counts ? r->round + 1 : r->given;
+    if (counts) {
+        r->giver = (uint32_t)group->spec.member;
+        r->given = r->round + 1;
+    }
     group_unlock(group, counts);
 }
 

@@ -516,8 +516,21 @@ static void round_of_three(hth_group *member[3])
     }
 }
 
+static void write_state(hth_group *member, int value)
+{
+    memset(hth_group_state(member), value, 4096);
+}
+
+static void check_state(hth_group *member, int value)
+{
+    const unsigned char *state = hth_group_state(member);
+    for (int i = 0; i < 4096; i++) {
+        assert_int_equal(state[i], value);
+    }
+}
+
 // A member that gives the state while the parameter server comes back has none to give any more:
-// what counts is what the server comes with.
+// what counts is what the server comes with, whatever the member still writes.
 static void test_server_returns(void **state)
 {
     hth_group *member[3];
@@ -533,9 +546,11 @@ static void test_server_returns(void **state)
     }
     round_of_three(member);
     assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_GIVES);
+    write_state(member[0], 1);
     hth_group_gave(member[0]);
     for (int i = 1; i < 3; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_TAKES);
+        check_state(member[i], 1);
         hth_group_took(member[i]);
     }
     const int64_t shards[HTH_GROUP_MEMBERS] = {8, 8, 8};
@@ -552,10 +567,14 @@ static void test_server_returns(void **state)
     assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_GIVES);
     assert_ok(hth_group_join(fd, &spec[0], &member[0]));
     assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_GIVES);
+    write_state(member[0], 2);
+    write_state(member[1], 3);
     hth_group_gave(member[1]);
     assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_WAITS);
     hth_group_gave(member[0]);
+    write_state(member[1], 4);
     assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_TAKES);
+    check_state(member[2], 2);
     for (int i = 0; i < 3; i++) {
         hth_group_leave(member[i]);
     }
