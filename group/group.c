@@ -371,7 +371,7 @@ static hth_err member_sit(hth_group *group)
     seat->sample_us = seat->fixed_us = 0;
     seat->most = INT64_MAX; // what it lacked memory for may fit by now
     seat->joined = 1;
-    seat->away = 0;
+    seat->away = seat->gone = 0;
     group->seat = seat;
     return HTH_OK;
 }
@@ -427,6 +427,7 @@ const group_ops group_region_ops = {
     .seats = region_seats,
     .start = region_start,
     .most = region_most,
+    .awaits = region_awaits,
     .note = region_note,
     .notes = region_notes,
     .plan_for = region_plan_for,

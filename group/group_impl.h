@@ -20,7 +20,8 @@
 typedef struct group_seat {
     pthread_mutex_t alive;    // robust; held by its member's thread
     uint32_t joined, holds;   // holds: it has the group's state
-    uint32_t away;            // it gave its memory back, and comes again: it is waited for
+    uint32_t away;            // it comes again, and is waited for: it gave its memory back, perhaps
+    uint32_t gone;            // it does not come again
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
     double weight, loss, sample_us, fixed_us;
@@ -69,6 +70,7 @@ typedef struct group_ops {
     int (*seats)(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
     bool (*start)(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
     void (*most)(hth_group *group, int64_t most);
+    bool (*awaits)(hth_group *group); // NULL: nobody
     void (*note)(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS]);
     size_t (*notes)(hth_group *group, int64_t step, const hth_group_note **notes);
     void (*plan_for)(hth_group *group, const char *budget);
@@ -200,6 +202,7 @@ bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 bool region_alone(hth_group *group);
 void region_break(hth_group *group);
 void region_most(hth_group *group, int64_t most);
+bool region_awaits(hth_group *group);
 void region_passed(hth_group *group, double loss, double sample_us, double fixed_us);
 hth_group_result region_look(hth_group *group);
 double region_loss(const hth_group *group, int64_t step, double *ms);

@@ -60,6 +60,11 @@ void hth_group_most(hth_group *group, int64_t most)
     group->ops->most(group, most);
 }
 
+bool hth_group_awaits(hth_group *group)
+{
+    return group->ops->awaits != NULL && group->ops->awaits(group);
+}
+
 void hth_group_noted(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS])
 {
     if (group->ops->note != NULL) {

@@ -269,6 +269,20 @@ void region_most(hth_group *group, int64_t most)
     region_break(group);
 }
 
+bool region_awaits(hth_group *group)
+{
+    group_region *r = group->region;
+    bool any = false;
+    group_lock(group);
+    for (int i = 0; i < (int)r->members; i++) {
+        bool comes = !present(r, i) && !r->seat[i].gone;
+        r->seat[i].away |= comes;
+        any = any || comes;
+    }
+    group_unlock(group, any);
+    return any;
+}
+
 void region_passed(hth_group *group, double loss, double sample_us, double fixed_us)
 {
     group->passed = true;

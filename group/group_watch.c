@@ -82,23 +82,24 @@ bool hth_group_watch_lacks(hth_group_watch *watch)
     return lacks;
 }
 
-static void watch_away(group_region *region, int member, bool away)
+static void watch_away(group_region *region, int member, bool gone)
 {
     group_region_lock(region);
-    region->seat[member].away = away;
+    region->seat[member].away = !gone;
+    region->seat[member].gone = gone;
     group_region_unlock(region, true);
 }
 
 void hth_group_watch_away(hth_group_watch *watch)
 {
-    watch_away(watch->region, watch->member, true);
+    watch_away(watch->region, watch->member, false);
 }
 
 void hth_group_gone(int fd, int member)
 {
     hth_group_watch *watch;
     if (hth_group_watch_open(fd, member, &watch) == HTH_OK) {
-        watch_away(watch->region, member, false);
+        watch_away(watch->region, member, true);
     }
     hth_group_watch_close(watch);
 }

@@ -144,6 +144,47 @@ static void test_away(void **state)
     two_close(&t);
 }
 
+// The lead writes `value`, which the other one takes.
+static void two_take(two *t, int value)
+{
+    assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
+    assert_int_equal(turn(t, 0), HTH_GROUP_GIVES);
+    *(int *)hth_group_state(t->member[0]) = value;
+    hth_group_gave(t->member[0]);
+    assert_int_equal(turn(t, 1), HTH_GROUP_TAKES);
+    assert_int_equal(*(int *)hth_group_state(t->member[1]), value);
+    hth_group_took(t->member[1]);
+}
+
+// Whom a lead cannot go on without is waited for until it is there, or gone for good.
+static void test_awaits(void **state)
+{
+    two t;
+    two_open(&t, false);
+    two_step(&t, 0);
+    assert_false(hth_group_awaits(t.member[0])); // nobody has left
+    for (int gone = 0; gone < 2; gone++) {
+        two_leave(&t, 1);
+        assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+        assert_true(hth_group_awaits(t.member[0]));
+        assert_true(hth_group_watch_lacks(t.watch[0]));
+        assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+        if (gone > 0) {
+            hth_group_gone(t.fd, 1);
+        } else {
+            two_join(&t, 1, 0);
+            two_take(&t, 3);
+            assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+        }
+        assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+        assert_false(hth_group_awaits(t.member[0]));
+    }
+    two_join(&t, 1, 0); // it was not, after all
+    two_leave(&t, 1);
+    assert_true(hth_group_awaits(t.member[0]));
+    two_close(&t);
+}
+
 // The lead died, and the last who has the state leaves it there, which counts, and not the lead's.
 static void test_parks(void **state)
 {
@@ -170,18 +211,6 @@ static void test_parks(void **state)
     hth_group_took(t.member[1]);
     two_step(&t, 2);
     two_close(&t);
-}
-
-// The lead writes `value`, which the other one takes.
-static void two_take(two *t, int value)
-{
-    assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
-    assert_int_equal(turn(t, 0), HTH_GROUP_GIVES);
-    *(int *)hth_group_state(t->member[0]) = value;
-    hth_group_gave(t->member[0]);
-    assert_int_equal(turn(t, 1), HTH_GROUP_TAKES);
-    assert_int_equal(*(int *)hth_group_state(t->member[1]), value);
-    hth_group_took(t->member[1]);
 }
 
 // What a parameter server makes of a step the others take; when it dies, and comes again with what
@@ -292,9 +321,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_weighs), cmocka_unit_test(test_away),
-        cmocka_unit_test(test_parks),          cmocka_unit_test(test_server),
-        cmocka_unit_test(test_other),          cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_awaits),         cmocka_unit_test(test_parks),
+        cmocka_unit_test(test_server),         cmocka_unit_test(test_other),
+        cmocka_unit_test(test_seen),           cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,9 +115,19 @@ static bool shards_replayed(const hth_train_job *job, const hth_shard_member *m,
            hth_shards_fit(may, members, group_batch(job), n);
 }
 
+// shards_lack is for a batch that does not fit who is there: those who come again are waited for.
+static hth_err shards_lack(const hth_train_job *job, bool *waits)
+{
+    *waits = hth_group_awaits(job->group->exchange);
+    return *waits ? HTH_OK
+                  : hth_fail(HTH_ETOOBIG,
+                             "a batch of %lld samples does not fit the devices that are left",
+                             (long long)group_batch(job));
+}
+
 // Whole batches' shards for the step to come: other ones where these cannot be any more, or where
-// the members' times have settled and others are faster.
-static hth_err shards_decide(hth_train_job *job, int64_t step)
+// the members' times have settled and others are faster. *waits: there are none so far.
+static hth_err shards_decide(hth_train_job *job, int64_t step, bool *waits)
 {
     hth_train_group *group = job->group;
     hth_shard_member m[HTH_GROUP_MEMBERS];
@@ -136,9 +146,7 @@ static hth_err shards_decide(hth_train_job *job, int64_t step)
         }
         if (!fits && !hth_shards_fit(m, group->members, batch, n) &&
             !hth_shards_balance(m, group->members, batch, n)) {
-            return hth_fail(HTH_ETOOBIG,
-                            "a batch of %lld samples does not fit the devices that are left",
-                            (long long)batch);
+            return shards_lack(job, waits);
         }
         if (fits && (group->replay != NULL || !settled ||
                      !hth_shards_balance(m, group->members, batch, n))) {
@@ -155,9 +163,13 @@ hth_err hth_train_shards_start(hth_train_job *job, int64_t step, bool *started)
     hth_train_group *group = job->group;
     int64_t n[HTH_GROUP_MEMBERS] = {0};
     int64_t left = job->data.n_samples - group_at(job, step);
+    bool waits = false;
     *started = false;
     HTH_TRY(group->recalled ? HTH_OK : shards_recall(job, step));
-    HTH_TRY(shards_decide(job, step));
+    HTH_TRY(shards_decide(job, step, &waits));
+    if (waits) {
+        return HTH_OK;
+    }
     memcpy(n, group->shards, sizeof n);
     if (left < group_batch(job)) {
         hth_shards_rest(group->shards, group->members, left, n);
