@@ -215,11 +215,32 @@ static hth_err activate_again(hth_site *site, hth_program *program)
     return hth_site_ensure_arena(site, program);
 }
 
+// An active program's arena went to somebody else. Where all that is free would do for one, and is
+// in pieces, the program's weights move, too.
+static hth_err active_arena(hth_site *site, hth_program *program)
+{
+    hth_pool_ledger l;
+    hth_err err = hth_site_ensure_arena(site, program);
+    hth_pool_ledger_get(site->pool, &l);
+    if (err != HTH_ENODEVMEM || l.free_bytes < program->plan->arena_bytes) {
+        return err;
+    }
+    active_unlink(site, program);
+    program->active = false;
+    err = activate_again(site, program);
+    if (err == HTH_OK) {
+        active_link(site, program);
+    } else {
+        weights_drop(site, program, true);
+    }
+    return err;
+}
+
 hth_err hth_program_activate(hth_site *site, hth_program *program)
 {
     program->used_at = ++site->clock;
     if (program->active) {
-        return hth_site_ensure_arena(site, program);
+        return active_arena(site, program);
     }
     HTH_TRY(hth_quota_room(site, program)); // before anything of anybody's moves
     hth_err err;
