@@ -606,6 +606,46 @@ static void test_unfetched(void **state)
     wait_counted(0);
 }
 
+// Inputs that are copied out of shared memory are charged to their client, not to all.
+static void test_copied(void **state)
+{
+    enum { N = 80000, BYTES = N * sizeof(int64_t) }; // of a request: two are more than 1 MiB
+    server_rig *r = *state;
+    raw a;
+    uint64_t call;
+    _Alignas(64) uint8_t message[4096];
+    hth_ipc_record *q = raw_record(message);
+    serve(r);
+    assert_ok(hth_setting_set("limits.bytes_per_peer", "1MiB"));
+    raw_open(&a, r->ipc);
+    uint32_t region = raw_share(&a, BYTES);
+    for (uint64_t i = 1; i <= 3; i++) {
+        size_t bytes = raw_message(1, i == 1 ? "hold" : "m", i, message);
+        q->tensor[0].region = region;
+        q->tensor[0].at = 0;
+        q->tensor[0].dtype = HEARTH_I64;
+        q->tensor[0].dim[0] = N;
+        q->tensor[0].bytes = BYTES;
+        assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+        if (i == 1) {
+            wait_count(&fake_held, 1);
+        } else if (i == 2) { // there is no room while the first one is held
+            assert_int_equal(raw_reply(&a, &call), HTH_EBUSY);
+            assert_int_equal(call, 2);
+            assert_ok(hth_setting_set("limits.bytes_per_peer", "8MiB"));
+            atomic_store(&fake_released, 1);
+            assert_ok(raw_reply(&a, &call));
+            assert_int_equal(call, 1);
+        } else {
+            assert_ok(raw_reply(&a, &call));
+            assert_int_equal(call, 3);
+        }
+    }
+    raw_close(&a);
+    wait_mapped(0);
+    wait_counted(0);
+}
+
 // A request that comes while too much is held is refused, and its client's ring goes on.
 static void test_full(void **state)
 {
@@ -639,7 +679,7 @@ int main(int argc, char **argv)
         T(test_sizes),     T(test_errors),         T(test_switched_off),   T(test_threads),
         T(test_timeout),   T(test_restart),        T(test_killed),         T(test_bad_attach),
         T(test_malformed), T(test_other_requests), T(test_earlier_attach), T(test_never_reads),
-        T(test_unfetched), T(test_full),
+        T(test_unfetched), T(test_copied),         T(test_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

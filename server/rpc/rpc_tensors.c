@@ -8,7 +8,6 @@
 #include "base/settings.h"
 #include "client/dtype.h"
 #include "client/wire.h"
-#include "server/net/account.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -18,38 +17,47 @@ struct hth_rpc_tensors_held {
     void *copy;
 };
 
-// tensors_charge counts a copy of `bytes` before it is made.
-static hth_err tensors_charge(hth_rpc_tensors_inputs *in, uint64_t bytes)
+// tensors_copied: the input lies in shared memory, and is to be copied.
+static bool tensors_copied(const hth_rpc_tensors_inputs *in, int i)
 {
-    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
-    if (bytes > most || in->charged > most - bytes) {
+    return in->held[i].region != NULL && !hth_shared_in_place(&in->list[i].t);
+}
+
+// tensors_charge counts the copies before there are any, for the connection: little of a request is
+// never refused, so it is all of its inputs that count.
+static hth_err tensors_charge(hth_rpc_tensors_inputs *in, hth_conn *conn)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), bytes = 0;
+    for (int i = 0; i < in->n; i++) {
+        uint64_t more = tensors_copied(in, i) ? in->list[i].t.bytes : 0;
+        bytes = more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
+    }
+    if (bytes > most) {
         return hth_fail(HTH_ETOOBIG,
                         "inputs of %" PRIu64 " bytes in shared memory that have to be copied; "
                         "limits.message_bytes is %" PRIu64,
-                        in->charged + bytes, most);
+                        bytes, most);
     }
-    if (!hth_account_take(bytes)) {
-        return hth_fail(HTH_EBUSY, "the server holds too much for its clients: try again");
-    }
-    in->charged += bytes;
+    HTH_TRY(bytes > 0 ? hth_conn_charge(conn, bytes) : HTH_OK);
+    in->conn = conn;
+    in->charged = bytes;
     return HTH_OK;
 }
 
-static hth_err tensors_shared(hth_conn *conn, const hth_ipc_record_tensor *tensor,
-                              hth_rpc_tensors_inputs *in, hth_rpc_tensors_held *held,
-                              const void **data)
+static hth_err tensors_copy(hth_rpc_tensors_inputs *in, hth_conn *conn)
 {
-    HTH_TRY(hth_conn_range(conn, tensor->region, tensor->at, tensor->bytes, data, &held->region));
-    if (hth_shared_in_place(
-            &(hth_tensor){.dtype = (hth_dtype)tensor->dtype, .bytes = tensor->bytes})) {
-        return HTH_OK;
+    HTH_TRY(tensors_charge(in, conn));
+    for (int i = 0; i < in->n; i++) {
+        hth_tensor *t = &in->list[i].t;
+        if (!tensors_copied(in, i)) {
+            continue;
+        }
+        void *copy = in->held[i].copy = hth_alloc_aligned(t->bytes, 64);
+        if (copy == NULL) {
+            return hth_no_memory("an input of %zu bytes", t->bytes);
+        }
+        t->data = memcpy(copy, t->data, t->bytes);
     }
-    HTH_TRY(tensors_charge(in, tensor->bytes));
-    held->copy = hth_alloc_aligned(tensor->bytes, 64);
-    if (held->copy == NULL) {
-        return hth_no_memory("an input of %llu bytes", (unsigned long long)tensor->bytes);
-    }
-    *data = memcpy(held->copy, *data, tensor->bytes);
     return HTH_OK;
 }
 
@@ -70,7 +78,8 @@ static hth_err tensors_add(hth_rpc_tensors_inputs *in, hth_conn *conn,
     const void *data = base + tensor->at;
     in->n++;
     if (tensor->region != HTH_IPC_RECORD_HERE) {
-        HTH_TRY(tensors_shared(conn, tensor, in, &in->held[in->n - 1], &data));
+        HTH_TRY(hth_conn_range(conn, tensor->region, tensor->at, tensor->bytes, &data,
+                               &in->held[in->n - 1].region));
     }
     one->name = name;
     one->t = (hth_tensor){.dtype = (hth_dtype)tensor->dtype,
@@ -103,7 +112,7 @@ hth_err hth_rpc_tensors_inputs_init(hth_rpc_tensors_inputs *in, hth_conn *conn,
         }
         HTH_TRY(tensors_add(in, conn, &one, t->name[0] != 0 ? t->name : NULL, data));
     }
-    return HTH_OK;
+    return tensors_copy(in, conn);
 }
 
 hth_err hth_rpc_tensors_inputs_record(hth_rpc_tensors_inputs *in, hth_conn *conn,
@@ -114,7 +123,7 @@ hth_err hth_rpc_tensors_inputs_record(hth_rpc_tensors_inputs *in, hth_conn *conn
         const hth_ipc_record_tensor *t = &record->tensor[i];
         HTH_TRY(tensors_add(in, conn, t, hth_ipc_record_name(record, t), (const uint8_t *)record));
     }
-    return HTH_OK;
+    return tensors_copy(in, conn);
 }
 
 void hth_rpc_tensors_inputs_fini(hth_rpc_tensors_inputs *in)
@@ -124,7 +133,7 @@ void hth_rpc_tensors_inputs_fini(hth_rpc_tensors_inputs *in)
         hth_free(in->held[i].copy);
     }
     if (in->charged > 0) {
-        hth_account_give(in->charged);
+        hth_conn_uncharge(in->conn, in->charged);
     }
     hth_free(in->list);
     hth_free(in->held);

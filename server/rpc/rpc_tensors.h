@@ -16,14 +16,17 @@ typedef struct hth_rpc_tensors_inputs {
     hth_request_tensor *list; // names are borrowed of the request
     hth_rpc_tensors_held *held;
     int n;
-    void *copy;       // of the frame's data section, when it was not aligned
-    uint64_t charged; // bytes of the copies, in the account (account.h)
+    void *copy; // of the frame's data section, when it was not aligned
+    // bytes of the copies, which the connection is charged for
+    uint64_t charged;
+    const hth_conn *conn;
 } hth_rpc_tensors_inputs;
 
 // hth_rpc_tensors_inputs_init describes the tensors of `infer`, whose frame has its data section at
 // `data`; both and `conn` must outlive *in. What lies in shared memory and could steer addresses or
 // shapes is copied. Ended by hth_rpc_tensors_inputs_fini, after an error too. HTH_ETOOBIG,
-// HTH_EBUSY: the copies would have too many bytes, by themselves or with what all clients have.
+// HTH_EBUSY: the copies would have too many bytes, by themselves or with what else is held for this
+// client, or for all.
 hth_err hth_rpc_tensors_inputs_init(hth_rpc_tensors_inputs *in, hth_conn *conn,
                                     const Hearth__Infer *infer, const uint8_t *data,
                                     uint64_t data_bytes);
