@@ -297,6 +297,26 @@ void hth_program_pin(hth_site *site, hth_program *program, bool on)
     }
 }
 
+uint64_t hth_program_instead(hth_site *site, hth_program *program)
+{
+    bool pinned = program->pinned;
+    program->pinned = false;
+    pinned_count(site);
+    uint64_t budget = hth_quota_models(site, program->account);
+    program->pinned = pinned;
+    pinned_count(site);
+    return budget;
+}
+
+bool hth_program_squeezed(const hth_program *program)
+{
+    bool squeezed = false;
+    for (int w = 0; w < program->n_weights; w++) {
+        squeezed = squeezed || program->weights[w].streamed;
+    }
+    return squeezed;
+}
+
 void hth_source_unpin_ahead(hth_site *site, hth_source *source)
 {
     for (hth_program *p = source->programs; p != NULL; p = p->next) {

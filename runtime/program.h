@@ -144,6 +144,12 @@ void hth_program_pin(hth_site *site, hth_program *program, bool on);
 // both. On error `from` is pinned as before.
 hth_err hth_program_pin_move(hth_site *site, hth_program *from, hth_program *to);
 
+// hth_program_instead is what the device has for a program that takes this one's place, with the
+// memory that this one's pin keeps.
+uint64_t hth_program_instead(hth_site *site, hth_program *program);
+// hth_program_squeezed: not all of its weights stay on the device.
+bool hth_program_squeezed(const hth_program *program);
+
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of program->graph
 // goes.
 hth_err hth_program_run(hth_site *site, hth_program *program, const hth_tensor *inputs,

@@ -20,16 +20,13 @@
 // squeezed into less, and has the forms of weights that they have, or has its own there still.
 static bool infer_suits(const hth_program *program, uint64_t budget)
 {
-    bool squeezed = false;
     uint64_t weights, arena;
     if (program->pinned || (program->stale && !program->active)) {
         return program->pinned;
     }
     hth_program_ledger(program, &weights, &arena);
-    for (int w = 0; w < program->n_weights; w++) {
-        squeezed = squeezed || program->weights[w].streamed;
-    }
-    return weights + arena <= budget && (!squeezed || program->budget >= budget);
+    return weights + arena <= budget &&
+           (!hth_program_squeezed(program) || program->budget >= budget);
 }
 
 hth_program *hth_infer_ready(hth_models *ms, hth_source *source, const hth_tensor *inputs)
@@ -102,7 +99,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *source, const hth_tensor *
     uint64_t runs = again ? p->runs : 0;
     if (p != NULL && p->pinned) { // its own memory is not in `budget`
         pinned = p;
-        budget = p->budget;
+        budget = hth_program_instead(site, p);
     } else if (p == NULL || p->held == 0) {
         hth_program_free(site, p);
     }

@@ -6,6 +6,7 @@
 #include "runtime/host.h"
 #include "runtime/ledger.h"
 #include "engine/serve/load.h"
+#include "engine/serve/tune.h"
 #include "engine/serve/version_swap.h"
 #include "tests/rig/engine_call.h"
 #include "tests/rig/npy_data.h"
@@ -295,6 +296,48 @@ static void test_reload_pinned(void **state)
     rig_close(&r);
 }
 
+static hth_program *pinned_of(rig *r)
+{
+    hth_program *p = hth_model_name(&r->models, "m")->serving->source.programs;
+    while (p != NULL && !p->pinned) {
+        p = p->next;
+    }
+    assert_non_null(p);
+    return p;
+}
+
+// A newer version of a pinned model is planned for what that leaves, and once more when that goes:
+// all of its weights stay on the device then.
+static void test_reload_squeezed(void **state)
+{
+    rig r;
+    char device[64];
+    uint64_t weights, arena, bytes = 64 << 20;
+    for (int i = 0; i < 2; i++) {
+        snprintf(device, sizeof device, "cpu:mem=%llu,threads=1", (unsigned long long)bytes);
+        rig_open(&r, device);
+        put(r.store, "m", "tests/data/passes/mlp.onnx");
+        assert_ok(rig_ask(&r, "load", "{\"model\":\"m\",\"pin\":true}"));
+        hth_program_ledger(pinned_of(&r), &weights, &arena);
+        bytes = (weights + arena) * 16 / 10; // two do not fit
+        if (i == 0) {
+            rig_close(&r);
+        }
+    }
+    assert_false(hth_program_squeezed(pinned_of(&r)));
+    put(r.store, "m", "tests/data/passes/mlp.onnx");
+    hth_version_swap_retry(&r.models, "m");
+    hth_version_swap_settle(&r.models, "m");
+    assert_int_equal(hth_model_name(&r.models, "m")->serving->version, 2);
+    assert_true(hth_program_squeezed(pinned_of(&r)));
+    for (int i = 0; i < 1000 && hth_tune_step(&r.models); i++) {
+    }
+    assert_false(hth_tune_pending(&r.models));
+    assert_false(hth_program_squeezed(pinned_of(&r)));
+    assert_int_equal(n_pinned(&r, 2), 1);
+    rig_close(&r);
+}
+
 // How often a model was brought from the store when loads that wait were looked at again.
 static uint64_t rig_tries(rig *r)
 {
@@ -375,9 +418,12 @@ static void test_waits_for_pin(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load),           cmocka_unit_test(test_reload),
-        cmocka_unit_test(test_device),         cmocka_unit_test(test_reload_pinned),
-        cmocka_unit_test(test_waits_for_host), cmocka_unit_test(test_waits_for_pin)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load),
+                                       cmocka_unit_test(test_reload),
+                                       cmocka_unit_test(test_device),
+                                       cmocka_unit_test(test_reload_pinned),
+                                       cmocka_unit_test(test_reload_squeezed),
+                                       cmocka_unit_test(test_waits_for_host),
+                                       cmocka_unit_test(test_waits_for_pin)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

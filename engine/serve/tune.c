@@ -40,11 +40,13 @@ static hth_program *tune_candidate(const hth_models *ms)
     return best != NULL ? best : again;
 }
 
-// tune_swap makes what takes program's place.
+// tune_swap makes what takes program's place. What a pinned one was planned for may have been less,
+// or more, than there is now, and nobody else plans it again.
 static void tune_swap(hth_models *ms, hth_program *program, bool tune, hth_program **tuned)
 {
-    if (hth_program_compile(ms->site, program->source, program->key, program->budget, tune, NULL,
-                            tuned) != HTH_OK) {
+    uint64_t budget = program->pinned ? hth_program_instead(ms->site, program) : program->budget;
+    if (hth_program_compile(ms->site, program->source, program->key, budget, tune, NULL, tuned) !=
+        HTH_OK) {
         *tuned = NULL;
     }
 }

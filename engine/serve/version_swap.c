@@ -151,6 +151,16 @@ static hth_err reload_prove(hth_models *ms, const hth_name *name)
     return err == HTH_ENOTSUP ? HTH_OK : err;
 }
 
+// reload_widen: pinned programs were planned for what the older version's pins left, and have all of
+// that from now on.
+static void reload_widen(hth_site *site, const hth_source *source)
+{
+    for (hth_program *p = source->programs; p != NULL; p = p->next) {
+        p->stale |=
+            p->pinned && hth_program_squeezed(p) && p->budget < hth_program_instead(site, p);
+    }
+}
+
 static void reload_switch(hth_models *ms, hth_name *name)
 {
     hth_model *old = name->serving;
@@ -170,6 +180,7 @@ static void reload_switch(hth_models *ms, hth_name *name)
     if (!old->by_version) {
         hth_model_drop(ms, old);
     }
+    reload_widen(ms->site, &name->serving->source);
 }
 
 static void reload_refuse(hth_models *ms, hth_name *name, hth_err err)

@@ -4,6 +4,7 @@
 #include "runtime/compile/compile_impl.h"
 #include "engine/serve/infer.h"
 #include "engine/serve/tune.h"
+#include "runtime/job_memory.h"
 #include "runtime/ledger.h"
 #include "tests/rig/site_rig.h"
 
@@ -377,6 +378,36 @@ static void test_pinned_tight(void **state)
     rig_close(&r);
 }
 
+// What takes a pinned program's place is planned for what there is then, and not for what there was
+// when that one was planned: less while there is a job, and more after it.
+static void test_pinned_budget(void **state)
+{
+    rig r;
+    hth_job_memory job = {.account = NULL};
+    rig_gains(&r);
+    hth_program *p = rig_program(&r, SMALL, true);
+    uint64_t all = r.s.site.device->props.budget_bytes;
+    hth_program_pin(&r.s.site, p, true);
+    assert_int_equal(p->budget, all);
+    for (int jobs = 1; jobs >= 0; jobs--) {
+        uint64_t taken = jobs > 0 ? all / 4 : 0;
+        hth_job_memory_set(&r.s.site, &job, &(hth_curve_point){.device_bytes = taken});
+        p->runs = 1000;
+        p->tuned = p->sliced = false;
+        tune_all(&r);
+        p = r.model->source.programs;
+        assert_int_equal(n_pinned(&r), 1);
+        assert_int_equal(r.model->source.n_programs, 1);
+        assert_int_equal(p->budget, all - taken);
+        hth_job_memory_set(&r.s.site, &job, &(hth_curve_point){.device_bytes = 2 * taken});
+        p->tuned = false;
+        p = rig_program(&r, SMALL, true); // which somebody asks for
+        assert_int_equal(n_pinned(&r), 1);
+        assert_int_equal(p->budget, all - 2 * taken);
+    }
+    rig_close(&r);
+}
+
 // lowered:amx multiplies by three products of bf16: its error is some ten times that of sums in
 // FP32, far below the tolerance that is set unless somebody sets a smaller one.
 static void test_tolerance(void **state)
@@ -404,7 +435,8 @@ int main(void)
         cmocka_unit_test(test_shares),       cmocka_unit_test(test_leads),
         cmocka_unit_test(test_leads_tight),  cmocka_unit_test(test_follows),
         cmocka_unit_test(test_pinned),       cmocka_unit_test(test_pinned_slice),
-        cmocka_unit_test(test_pinned_tight), cmocka_unit_test(test_tolerance),
+        cmocka_unit_test(test_pinned_tight), cmocka_unit_test(test_pinned_budget),
+        cmocka_unit_test(test_tolerance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
