@@ -79,7 +79,7 @@ room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard server/http/remote'
 for d in $http; do room $d $front graph/passes $http server/rpc/dispatch.h client/content/objects.h page.inc openapi.inc; done
-room server $front modelstore engine/query/query.h server/rpc server/http
+room server $front modelstore engine/query/query.h engine/train/queue/train_ended.h server/rpc server/http
 room server/daemon $front device engine/process/child.h engine/router/router.h server server/http/http.h
 # Every folder with code has a line above.
 for d in $(git ls-files '*.c' '*.h' | grep -vE '^(tests|docs)/' | sed 's|/[^/]*$||' | sort -u); do

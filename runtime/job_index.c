@@ -162,7 +162,7 @@ static bool index_kept(hth_store *store, const json_t *record)
     return err != HTH_ENOENT && !other;
 }
 
-hth_err hth_job_index_lost(hth_store *store)
+hth_err hth_job_index_lost(hth_store *store, void (*lost)(hth_store *store, const json_t *record))
 {
     hth_err err = HTH_OK;
     for (uint64_t place = 0; place < HTH_JOB_INDEX && err == HTH_OK; place++) {
@@ -174,8 +174,11 @@ hth_err hth_job_index_lost(hth_store *store)
         if (live && !index_kept(store, record)) {
             err = hth_job_index_set(store, (uint64_t)id,
                                     json_pack("{s:s, s:s, s:I}", "state", "canceled", "why",
-                                              "its server ended, and nothing of it was stored",
-                                              "ended", (json_int_t)hth_job_index_now()));
+                                              HTH_JOB_INDEX_LOST, "ended",
+                                              (json_int_t)hth_job_index_now()));
+            if (err == HTH_OK && json_object_get(record, "attempts") != NULL) {
+                lost(store, record);
+            }
         }
         json_decref(record);
     }

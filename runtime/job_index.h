@@ -34,9 +34,10 @@ hth_err hth_job_index_get(hth_store *store, uint64_t id, json_t **record);
 // hth_job_index_set changes the record: `changes` is freed. Nothing happens where there is none.
 hth_err hth_job_index_set(hth_store *store, uint64_t id, json_t *changes);
 // hth_job_index_lost cancels the records of jobs that have not ended and have no checkpoint: a
-// server that ended without a word has lost them, and others wait for what becomes of them. The
-// caller alone has the store open, and no job is at work.
-hth_err hth_job_index_lost(hth_store *store);
+// server that ended without a word has lost them, and others wait for what becomes of them. `lost`
+// is told each that was in a queue. The caller alone has the store open, and no job is at work.
+#define HTH_JOB_INDEX_LOST "its server ended, and nothing of it was stored"
+hth_err hth_job_index_lost(hth_store *store, void (*lost)(hth_store *store, const json_t *record));
 // hth_job_index_named stores the number of the last job of that name, of those with numbers less
 // than `before`. HTH_ENOENT.
 hth_err hth_job_index_named(hth_store *store, const char *job, uint64_t before, uint64_t *id);

@@ -122,6 +122,15 @@ static void state_is(hth_store *store, uint64_t id, const char *state, bool ende
     json_decref(record);
 }
 
+static int n_lost;
+
+static void lost(hth_store *store, const json_t *record)
+{
+    assert_string_equal(json_string_value(json_object_get(record, "job")), "none");
+    state_is(store, 3, "canceled", true);
+    n_lost++;
+}
+
 // A server that was killed has told nobody how its jobs ended. Those that a checkpoint is of go on;
 // one of an older job of the same name is not theirs.
 static void jobs_without_checkpoints_are_lost(void **state)
@@ -140,7 +149,10 @@ static void jobs_without_checkpoints_are_lost(void **state)
     assert_ok(hth_store_put(s, "before" HTH_CHECKPOINT_TAIL, "none", 4, meta, NULL, 0, NULL, NULL,
                             &result));
     assert_ok(hth_job_index_set(s, 4, json_pack("{s:s, s:i}", "state", "failed", "ended", 1)));
-    assert_ok(hth_job_index_lost(s));
+    assert_ok(hth_job_index_set(s, 3, json_pack("{s:i}", "attempts", 1))); // it was in a queue
+    n_lost = 0;
+    assert_ok(hth_job_index_lost(s, lost));
+    assert_int_equal(n_lost, 1);
     state_is(s, 1, "waiting", false);
     state_is(s, 2, "canceled", true);
     state_is(s, 3, "canceled", true);

@@ -18,7 +18,7 @@
 #include "server/scrub.h"
 #include "server/rpc/rpc.h"
 #include "server/net/sockfile.h"
-#include "runtime/job_index.h"
+#include "engine/train/queue/train_ended.h"
 #include "runtime/tenants/tenant_rules.h"
 #include "server/net/tls.h"
 
@@ -174,7 +174,7 @@ static hth_err server_start(hth_server *server, const hth_server_config *config)
                                   : hth_store_open(config->store, true, false, &server->store));
     if (config->resume) {
         HTH_TRY(server_claim(server, config->store));
-        if (hth_job_index_lost(server->store) != HTH_OK) {
+        if (hth_ended_lost(server->store) != HTH_OK) {
             hth_log(WARN, SERVER, "train", "lost jobs: %s", hth_err_detail());
         }
         if (hth_job_paths_begin(server->store) != HTH_OK) {

@@ -23,6 +23,10 @@ hth_err hth_ended_list(hth_store *store, json_t *out);
 // HTH_ENOENT.
 hth_err hth_ended_find(hth_store *store, const char *job, bool history, json_t **out);
 
+// hth_ended_lost ends the jobs that a server which was killed has lost (hth_job_index_lost), and
+// keeps a row of each.
+hth_err hth_ended_lost(hth_store *store);
+
 // hth_ended_thin returns every n-th loss, at most `most` (> 0), and the last one; *every: n.
 json_t *hth_ended_thin(const json_t *history, size_t most, size_t *every);
 

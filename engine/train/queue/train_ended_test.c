@@ -4,7 +4,9 @@
 #include "base/test.h"
 
 #include "base/thread.h"
+#include "engine/train/checkpoint/checkpoint.h"
 #include "engine/train/queue/train_ended.h"
+#include "runtime/job_index.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,11 +138,46 @@ static void of_threads(void **state)
     hth_store_close(s);
 }
 
+// A job that a killed server has lost is among those that ended, once; others are not.
+static void of_a_killed_server(void **state)
+{
+    hth_store *s;
+    uint64_t id;
+    json_t *row, *list = json_array();
+    assert_ok(hth_store_open(dir, true, false, &s));
+    assert_ok(hth_job_index_add(s, "unseen", "alice", &id)); // no queue had it
+    assert_ok(hth_job_index_add(s, "kept", "alice", &id));
+    assert_ok(hth_job_index_set(s, id, json_pack("{s:i}", "attempts", 1)));
+    json_t *args =
+        json_pack("{s:s, s:s, s:I}", "save-as", "kept", "tenant", "alice", "id", (json_int_t)id);
+    assert_ok(hth_checkpoint_accept(s, "kept", args));
+    json_decref(args);
+    assert_ok(hth_job_index_add(s, "gone", "alice", &id));
+    assert_ok(hth_job_index_set(s, id, json_pack("{s:i, s:i}", "attempts", 1, "started", 7)));
+    assert_ok(hth_ended_lost(s));
+    assert_ok(hth_ended_lost(s)); // the next start
+    assert_ok(hth_ended_list(s, list));
+    assert_int_equal(json_array_size(list), 1);
+    json_decref(list);
+    assert_ok(hth_ended_find(s, "gone", false, &row));
+    assert_int_equal(json_integer_value(json_object_get(row, "id")), id);
+    assert_string_equal(json_string_value(json_object_get(row, "tenant")), "alice");
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "canceled");
+    assert_string_equal(json_string_value(json_object_get(row, "why")),
+                        "its server ended, and nothing of it was stored");
+    assert_int_equal(json_integer_value(json_object_get(row, "started")), 7);
+    assert_true(json_integer_value(json_object_get(row, "ended_ns")) > 7);
+    assert_true(json_is_false(json_object_get(row, "resumable")));
+    json_decref(row);
+    hth_store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(of_processes, setup, teardown),
         cmocka_unit_test_setup_teardown(of_threads, setup, teardown),
+        cmocka_unit_test_setup_teardown(of_a_killed_server, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,12 +116,12 @@ static void row_record(hth_store *store, json_t *row)
     json_decref(record);
 }
 
-static void row_keep(const hth_train_queue *queue, const char *job, const char *tenant,
-                     const char *word, const json_t *state, const char *why)
+static void row_keep(hth_store *store, const char *job, const char *tenant, const char *word,
+                     const json_t *state, const char *why)
 {
     json_t *row = job_row(job, tenant, word, state, why);
-    row_record(queue->ms->store, row);
-    hth_err err = hth_ended_add(queue->ms->store, row, state);
+    row_record(store, row);
+    hth_err err = hth_ended_add(store, row, state);
     json_decref(row);
     if (err != HTH_OK) {
         hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
@@ -144,7 +144,7 @@ void hth_train_queue_record(hth_train_queue *queue, const char *job, const char 
         if (hth_train_entry_works(queue, e)) {
             json_object_set(state, "memory", (json_t *)hth_job_planned(e->work));
         }
-        row_keep(queue, job, tenant, word, state, why);
+        row_keep(queue->ms->store, job, tenant, word, state, why);
     } else {
         hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
     }
@@ -160,7 +160,23 @@ void hth_train_queue_replaced(const hth_train_queue *queue, const char *job, con
     (void)hth_job_index_set(queue->ms->store, (uint64_t)json_integer_value(id),
                             json_pack("{s:s, s:s, s:I}", "state", "canceled", "why", why, "ended",
                                       (json_int_t)hth_job_index_now()));
-    row_keep(queue, job, tenant, "canceled", doc, why);
+    row_keep(queue->ms->store, job, tenant, "canceled", doc, why);
+}
+
+// row_lost keeps the record of a job of which nothing else is left.
+static void row_lost(hth_store *store, const json_t *record)
+{
+    char tenant[HTH_TENANT];
+    json_t *state = json_pack("{s:{s:O}}", "job", "id", json_object_get(record, "id"));
+    hth_checkpoint_tenant(record, tenant);
+    row_keep(store, json_string_value(json_object_get(record, "job")), tenant, "canceled", state,
+             HTH_JOB_INDEX_LOST);
+    json_decref(state);
+}
+
+hth_err hth_ended_lost(hth_store *store)
+{
+    return hth_job_index_lost(store, row_lost);
 }
 
 // row_stored is the state of a job that is in the store only; *note becomes why.
