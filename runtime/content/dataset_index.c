@@ -3,6 +3,7 @@
 #include "runtime/content/dataset_index.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/request.h"
@@ -393,18 +394,21 @@ static hth_err put_may(void *ctx)
     return old->err;
 }
 
-// put_replaced removes what the dataset was before.
-static hth_err put_replaced(hth_store *store, const char *key, int version)
+// put_replaced removes what the dataset was before. The new one is there, whatever becomes of that:
+// what stays goes with the next put, or with the dataset.
+static void put_replaced(hth_store *store, const char *key, int version)
 {
-    int *versions;
-    int n;
-    HTH_TRY(hth_store_versions(store, key, &versions, &n));
-    hth_err err = HTH_OK;
+    int *versions = NULL;
+    int n = 0;
+    hth_err err = hth_store_versions(store, key, &versions, &n);
     for (int i = 0; i < n && err == HTH_OK; i++) {
         err = versions[i] != version ? hth_store_rm(store, key, versions[i]) : HTH_OK;
     }
     hth_free(versions);
-    return err;
+    if (err != HTH_OK) {
+        hth_log(WARN, STORE, "dataset", "'%s' keeps what it was before version %d: %s", key,
+                version, hth_err_detail());
+    }
 }
 
 // put_version stores a version, which is the only one then.
@@ -418,10 +422,12 @@ static hth_err put_version(hth_store *store, const hth_dataset_put *put, const c
     hth_err err =
         hth_store_put_if(store, key, meta, put->tensors, put->n, &ask, progress, ctx, out);
     bool replaced = err == HTH_OK && old.fd >= 0 && !out->unchanged;
-    err = replaced ? put_replaced(store, key, out->version) : err;
+    if (replaced) {
+        put_replaced(store, key, out->version);
+    }
     hth_store_let_go(old.fd);
     hth_store_let_go(old.claim);
-    if (replaced && err == HTH_OK) {
+    if (replaced) {
         hth_store_collect(store);
     }
     return old.err != HTH_OK ? hth_err_restore(old.err, old.why) : err;

@@ -180,6 +180,35 @@ static void what_is_needed_is_never_replaced(void **state)
     assert_ok(hth_dataset_remove(store, "n", NULL, (hth_dataset_who){"alice", false}));
 }
 
+// A put that fails has changed nothing, and one that has is none: what is left of the old version
+// goes with the next one.
+static void what_is_stored_is_no_failure(void **state)
+{
+    hth_put_result r;
+    hth_manifest was, now;
+    int *versions, n, stored = 0;
+    assert_ok(put("s", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    for (uint64_t nth = 1; nth <= 2 * FAULTS; nth++) {
+        assert_ok(hth_dataset_get(store, "s", "alice", &was));
+        hth_fault_alloc(nth <= FAULTS ? nth : 0);
+        hth_store_file_fault(nth > FAULTS ? nth - FAULTS : 0, ENOSPC);
+        hth_err err = put("s", "alice", (float)(1 + nth), 8, HTH_TENANT_NEVER, &r);
+        hth_fault_alloc(0);
+        hth_store_file_fault(0, 0);
+        assert_ok(hth_dataset_get(store, "s", "alice", &now));
+        assert_int_equal(err == HTH_OK, now.version != was.version);
+        stored += err == HTH_OK;
+        hth_manifest_fini(&was);
+        hth_manifest_fini(&now);
+    }
+    assert_in_range(stored, 1, 2 * FAULTS - 1);
+    assert_ok(put("s", "alice", 1, 8, HTH_TENANT_NEVER, &r));
+    assert_ok(hth_store_versions(store, "s@alice.dataset", &versions, &n));
+    assert_int_equal(n, 1);
+    hth_free(versions);
+    assert_ok(hth_dataset_remove(store, "s", NULL, (hth_dataset_who){"alice", false}));
+}
+
 // A canceled job's checkpoint is kept for who canceled it by mistake; datasets may go all the same.
 static void canceled_jobs_need_none(void **state)
 {
@@ -303,6 +332,7 @@ int main(void)
                                        cmocka_unit_test(what_is_used_stays),
                                        cmocka_unit_test(no_memory_frees_nothing),
                                        cmocka_unit_test(what_is_needed_is_never_replaced),
+                                       cmocka_unit_test(what_is_stored_is_no_failure),
                                        cmocka_unit_test(canceled_jobs_need_none),
                                        cmocka_unit_test(bad_ones_are_refused),
                                        cmocka_unit_test(files_become_datasets),
