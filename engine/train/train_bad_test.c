@@ -67,99 +67,107 @@ static void no_progress(hth_request *request, const char *what, uint64_t done, u
 #define NAME_39   "123456789012345678901234567890123456789"
 #define LONG_NAME "{\"save-as\": \"" NAME_39 NAME_39 NAME_39 NAME_39 NAME_39 "\"}"
 
+typedef struct refusal {
+    const training *t;
+    const char *more, *words;
+} refusal;
+
+static const refusal refusals[] = {
+    {&mlp, "{\"model\": \"no_gradient\"}",
+     "node 'pick' (Einsum): an equation of this form has no gradient"},
+    {&mlp, "{\"model\": \"no_gradient\", \"freeze\": [\"*\"]}", "there is nothing to train"},
+    {&mlp, "{\"model\": \"net_momentum\"}", "'x'"},
+    {&image_net, "{\"model\": \"mlp_sgd\", \"loss\": \"mse\"}", "'x'"},
+    {&image_net, "{\"loss\": \"mse\"}", "targets are"},
+    {&unet, "{\"model\": \"net_momentum\"}", "targets are"},
+    {&mlp, "{\"loss\": \"softmax-xent\"}", "targets are"},
+    {&mlp, "{\"freeze\": [\"0.*\", \"layer9.*\"]}",
+     "'layer9.*' freezes nothing: there are parameters '0.weight', '0.bias', "},
+    {&mlp, "{\"budget\": \"0%\"}", "a budget of '0%' is zero bytes"},
+    {&mlp, "{\"budget\": \"0.0001%\"}", "is zero bytes"},
+    {&mlp, "{\"momentum\": 0.9}", "momentum is a setting of the optimizer momentum, not of sgd"},
+    {&mlp, "{\"optimizer\": \"adam\", \"nesterov\": true}", "not of adam"},
+    {&mlp, "{\"optimizer\": \"adam\", \"beta2\": 1}", "beta2 is a number from 0 to less"},
+    {&mlp, "{\"save-as\": \"a/b\"}", "--save-as: 'a/b' is not a valid model name"},
+    {&mlp, "{\"save-as\": \".a\"}", "is not a valid model name"},
+    {&mlp, "{\"save-as\": \"a\\nb\"}", "is not a valid model name"},
+    {&mlp, "{\"save-as\": \"\"}", "--save-as: '' is not a model name"},
+    {&mlp, "{\"save-as\": \"a:b\"}", "--save-as: 'b' is not a version of model 'a'"},
+    {&mlp, "{\"save-as\": \"a:3\"}",
+     "--save-as: 'a:3': the result becomes the next version of 'a', do not name one"},
+    {&mlp, "{\"save-as\": \"a.checkpoint\"}", "those of jobs' checkpoints"},
+    {&mlp, LONG_NAME, "has 195 bytes: with the '.checkpoint' of a job's checkpoints"},
+    {&mlp, "{\"batch\": 25}", "a batch of 25 is more than the 24 samples to train on"},
+    {&mlp, "{\"batch\": 20, \"hold-out\": 0.25}",
+     "a batch of 20 is more than the 18 samples to train on (6 of 24 are held out)"},
+    {&mlp, "{\"resume\": true}", "has no checkpoint to resume from"},
+    {&image_net, "{\"loss\": \"softmax-xnet\"}", "did you mean 'softmax-xent'?"},
+    {&image_net, "{\"label-smoothing\": 1}", "label-smoothing is a number from 0 to less than 1"},
+    {&image_net, "{\"label-smoothing\": -0.1}", "label-smoothing is a number from 0 to 1"},
+    {&image_net, "{\"class-axis\": 2}", "class-axis is a number from -1 to 1"},
+    {&image_net, "{\"class-axis\": 0}", "class-axis is 1 or -1"},
+    {&image_net, "{\"class-weights\": [1, 2, 3]}",
+     "there are 3 class weights, but output 'y' [4,4] has 4 classes in axis 1"},
+    {&image_net, "{\"class-weights\": [1, -2, 3, 4]}",
+     "class-weights: weight 2 is not a number from 0 to 1e30"},
+    {&image_net, "{\"class-weights\": [1, \"a\", 3, 4]}", "class-weights: weight 2 is not"},
+    {&image_net, "{\"class-weights\": [0, 0, 0, 0]}",
+     "class-weights is a list of numbers, at least one of them above 0"},
+    {&image_net, "{\"class-weights\": \"w.txt\"}", "class-weights is a list of numbers"},
+    {&image_net, "{\"pos-weight\": 2}",
+     "pos-weight is a setting of the loss bce, not of softmax-xent"},
+    {&mlp, "{\"label-smoothing\": 0.1}",
+     "label-smoothing is a setting of the loss softmax-xent, not of mse"},
+    {&mlp_bce, "{\"pos-weight\": [1, 2, 3]}",
+     "there are 3 positive weights, but output 'y' [4,2] has 2 classes in axis 1"},
+    {&mlp_bce, "{\"pos-weight\": -1}", "pos-weight is a list of numbers"},
+    {&image_net, "{\"loss\": \"bce\"}", "targets are"},
+    {&unet_weighted, "{\"class-axis\": -1, \"class-weights\": null}", "targets are"},
+    {&mlp, "{\"keep\": \"best\"}",
+     "keep needs held-out data to compare epochs by: --hold-out SHARE or --eval FILE"},
+    {&mlp, "{\"keep\": true}", "keep is last, best or best:accuracy"},
+    {&mlp, "{\"patience\": 3}", "patience needs held-out data"},
+    {&mlp, "{\"patience\": 0, \"hold-out\": 0.2}", "patience is a number from 1"},
+    {&mlp, "{\"keep\": \"bset\", \"hold-out\": 0.2}", "did you mean 'best'?"},
+    {&mlp, "{\"keep\": \"best:accuracy\", \"hold-out\": 0.2}",
+     "keep is best:accuracy, but the loss mse has no accuracy"},
+};
+
+// refused_at_once asks for a job that is refused, and leaves none.
+static void refused_at_once(fixture *f, const refusal *bad)
+{
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    prepare(f, bad->t, data);
+    json_t *q = arguments_of(bad->t, data, bad->more, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = no_progress}};
+    err = call_run(f->engine, &c);
+    if (err != HTH_EINVAL && err != HTH_ENOTSUP && err != HTH_ENOENT) {
+        fail_msg("%s: %s", bad->more, hth_err_detail());
+    }
+    if (strstr(hth_err_detail(), bad->words) == NULL) {
+        fail_msg("%s: '%s' is not in: %s", bad->more, bad->words, hth_err_detail());
+    }
+    free(text);
+    json_decref(q);
+    json_t *jobs = ask(f, "jobs", "{}", &err);
+    assert_int_equal(json_array_size(jobs), 0);
+    json_decref(jobs);
+}
+
 // What can be known before the first step is told before it, and leaves no job.
 static void refused_before_any_step(void **state)
 {
-    static const struct {
-        const training *t;
-        const char *more, *words;
-    } bad[] = {
-        {&mlp, "{\"model\": \"no_gradient\"}",
-         "node 'pick' (Einsum): an equation of this form has no gradient"},
-        {&mlp, "{\"model\": \"no_gradient\", \"freeze\": [\"*\"]}", "there is nothing to train"},
-        {&mlp, "{\"model\": \"net_momentum\"}", "'x'"},
-        {&image_net, "{\"model\": \"mlp_sgd\", \"loss\": \"mse\"}", "'x'"},
-        {&image_net, "{\"loss\": \"mse\"}", "targets are"},
-        {&unet, "{\"model\": \"net_momentum\"}", "targets are"},
-        {&mlp, "{\"loss\": \"softmax-xent\"}", "targets are"},
-        {&mlp, "{\"freeze\": [\"0.*\", \"layer9.*\"]}",
-         "'layer9.*' freezes nothing: there are parameters '0.weight', '0.bias', "},
-        {&mlp, "{\"budget\": \"0%\"}", "a budget of '0%' is zero bytes"},
-        {&mlp, "{\"budget\": \"0.0001%\"}", "is zero bytes"},
-        {&mlp, "{\"momentum\": 0.9}",
-         "momentum is a setting of the optimizer momentum, not of sgd"},
-        {&mlp, "{\"optimizer\": \"adam\", \"nesterov\": true}", "not of adam"},
-        {&mlp, "{\"optimizer\": \"adam\", \"beta2\": 1}", "beta2 is a number from 0 to less"},
-        {&mlp, "{\"save-as\": \"a/b\"}", "--save-as: 'a/b' is not a valid model name"},
-        {&mlp, "{\"save-as\": \".a\"}", "is not a valid model name"},
-        {&mlp, "{\"save-as\": \"a\\nb\"}", "is not a valid model name"},
-        {&mlp, "{\"save-as\": \"\"}", "--save-as: '' is not a model name"},
-        {&mlp, "{\"save-as\": \"a:b\"}", "--save-as: 'b' is not a version of model 'a'"},
-        {&mlp, "{\"save-as\": \"a:3\"}",
-         "--save-as: 'a:3': the result becomes the next version of 'a', do not name one"},
-        {&mlp, "{\"save-as\": \"a.checkpoint\"}", "those of jobs' checkpoints"},
-        {&mlp, LONG_NAME, "has 195 bytes: with the '.checkpoint' of a job's checkpoints"},
-        {&mlp, "{\"batch\": 25}", "a batch of 25 is more than the 24 samples to train on"},
-        {&mlp, "{\"batch\": 20, \"hold-out\": 0.25}",
-         "a batch of 20 is more than the 18 samples to train on (6 of 24 are held out)"},
-        {&mlp, "{\"resume\": true}", "has no checkpoint to resume from"},
-        {&image_net, "{\"loss\": \"softmax-xnet\"}", "did you mean 'softmax-xent'?"},
-        {&image_net, "{\"label-smoothing\": 1}",
-         "label-smoothing is a number from 0 to less than 1"},
-        {&image_net, "{\"label-smoothing\": -0.1}", "label-smoothing is a number from 0 to 1"},
-        {&image_net, "{\"class-axis\": 2}", "class-axis is a number from -1 to 1"},
-        {&image_net, "{\"class-axis\": 0}", "class-axis is 1 or -1"},
-        {&image_net, "{\"class-weights\": [1, 2, 3]}",
-         "there are 3 class weights, but output 'y' [4,4] has 4 classes in axis 1"},
-        {&image_net, "{\"class-weights\": [1, -2, 3, 4]}",
-         "class-weights: weight 2 is not a number from 0 to 1e30"},
-        {&image_net, "{\"class-weights\": [1, \"a\", 3, 4]}", "class-weights: weight 2 is not"},
-        {&image_net, "{\"class-weights\": [0, 0, 0, 0]}",
-         "class-weights is a list of numbers, at least one of them above 0"},
-        {&image_net, "{\"class-weights\": \"w.txt\"}", "class-weights is a list of numbers"},
-        {&image_net, "{\"pos-weight\": 2}",
-         "pos-weight is a setting of the loss bce, not of softmax-xent"},
-        {&mlp, "{\"label-smoothing\": 0.1}",
-         "label-smoothing is a setting of the loss softmax-xent, not of mse"},
-        {&mlp_bce, "{\"pos-weight\": [1, 2, 3]}",
-         "there are 3 positive weights, but output 'y' [4,2] has 2 classes in axis 1"},
-        {&mlp_bce, "{\"pos-weight\": -1}", "pos-weight is a list of numbers"},
-        {&image_net, "{\"loss\": \"bce\"}", "targets are"},
-        {&unet_weighted, "{\"class-axis\": -1, \"class-weights\": null}", "targets are"},
-        {&mlp, "{\"keep\": \"best\"}",
-         "keep needs held-out data to compare epochs by: --hold-out SHARE or --eval FILE"},
-        {&mlp, "{\"keep\": true}", "keep is last, best or best:accuracy"},
-        {&mlp, "{\"patience\": 3}", "patience needs held-out data"},
-        {&mlp, "{\"patience\": 0, \"hold-out\": 0.2}", "patience is a number from 1"},
-        {&mlp, "{\"keep\": \"bset\", \"hold-out\": 0.2}", "did you mean 'best'?"},
-        {&mlp, "{\"keep\": \"best:accuracy\", \"hold-out\": 0.2}",
-         "keep is best:accuracy, but the loss mse has no accuracy"},
-    };
     fixture f;
     char data[200];
-    double want[STEPS];
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     put(f.store, "no_gradient", "tests/data/train/no_gradient.onnx");
     prepare(&f, &mlp, data);
     prepare(&f, &image_net, data);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        hth_err err;
-        prepare(&f, bad[i].t, data);
-        json_t *q = arguments_of(bad[i].t, data, bad[i].more, want);
-        char *text = json_dumps(q, JSON_COMPACT);
-        call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = no_progress}};
-        err = call_run(f.engine, &c);
-        if (err != HTH_EINVAL && err != HTH_ENOTSUP && err != HTH_ENOENT) {
-            fail_msg("%s: %s", bad[i].more, hth_err_detail());
-        }
-        if (strstr(hth_err_detail(), bad[i].words) == NULL) {
-            fail_msg("%s: '%s' is not in: %s", bad[i].more, bad[i].words, hth_err_detail());
-        }
-        free(text);
-        json_decref(q);
-        json_t *jobs = ask(&f, "jobs", "{}", &err);
-        assert_int_equal(json_array_size(jobs), 0);
-        json_decref(jobs);
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        refused_at_once(&f, &refusals[i]);
     }
     fixture_close(&f);
 }
