@@ -13,6 +13,7 @@
 
 #define DIGITS "tests/data/digits/digits.onnx"
 #define PARITY "tests/data/digits/digits-parity.onnx"
+#define MLP    "tests/data/passes/mlp.onnx"
 
 static hth_err none_get(void *ctx, const char *key, char *value, size_t cap)
 {
@@ -195,7 +196,7 @@ static void test_device(void **state)
     char right[4096], out[4096];
     hth_tensor y;
     rig_open(&r, "fake:mem=112KiB,seed=5");
-    put(r.store, "mlp", "tests/data/passes/mlp.onnx");
+    put(r.store, "mlp", MLP);
     assert_true(npy_data("tests/data/passes/mlp.x.npy", &x));
     assert_true(npy_data("tests/data/passes/mlp.y.npy", &y));
     assert_ok(rig_infer(&r, "mlp", &x, right));
@@ -306,6 +307,25 @@ static hth_program *pinned_of(rig *r)
     return p;
 }
 
+// put_changed puts a model with another number in the middle of its weights.
+static void put_changed(const rig *r, const char *name, const char *path)
+{
+    static char bytes[1 << 20];
+    char changed[100];
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    assert_in_range(n, 1, sizeof bytes - 1);
+    bytes[n / 2] ^= 1;
+    snprintf(changed, sizeof changed, "%s/changed.onnx", r->dir);
+    f = fopen(changed, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+    put(r->store, name, changed);
+}
+
 // A newer version of a pinned model is planned for what that leaves, and once more when that goes:
 // all of its weights stay on the device then.
 static void test_reload_squeezed(void **state)
@@ -316,7 +336,7 @@ static void test_reload_squeezed(void **state)
     for (int i = 0; i < 2; i++) {
         snprintf(device, sizeof device, "cpu:mem=%llu,threads=1", (unsigned long long)bytes);
         rig_open(&r, device);
-        put(r.store, "m", "tests/data/passes/mlp.onnx");
+        put(r.store, "m", MLP);
         assert_ok(rig_ask(&r, "load", "{\"model\":\"m\",\"pin\":true}"));
         hth_program_ledger(pinned_of(&r), &weights, &arena);
         bytes = (weights + arena) * 16 / 10; // two do not fit
@@ -325,7 +345,7 @@ static void test_reload_squeezed(void **state)
         }
     }
     assert_false(hth_program_squeezed(pinned_of(&r)));
-    put(r.store, "m", "tests/data/passes/mlp.onnx");
+    put_changed(&r, "m", MLP);
     hth_version_swap_retry(&r.models, "m");
     hth_version_swap_settle(&r.models, "m");
     assert_int_equal(hth_model_name(&r.models, "m")->serving->version, 2);
@@ -387,7 +407,7 @@ static void test_waits_for_pin(void **state)
         snprintf(device, sizeof device, "cpu:mem=%llu,threads=1", (unsigned long long)bytes);
         rig_open(&r, device);
         put(r.store, "digits", DIGITS);
-        put(r.store, "mlp", "tests/data/passes/mlp.onnx");
+        put(r.store, "mlp", MLP);
         assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\",\"pin\":true}"));
         assert_ok(hth_ledger_read(&r.site, &l));
         bytes = l.private_bytes + (28 << 10);
