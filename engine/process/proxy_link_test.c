@@ -130,7 +130,7 @@ static bool next_pid(pid_t pid)
     return f != NULL && fclose(f) == 0 && set;
 }
 
-// again kills the engine's process, and returns the next one's id: the same, if nobody else gets it.
+// again kills the engine's process, and returns the next one's id: the same, if nobody gets it.
 static pid_t again(hth_engine *engine, pid_t pid)
 {
     uint64_t until = hth_real_after(LIMIT_NS);

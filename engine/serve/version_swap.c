@@ -151,8 +151,8 @@ static hth_err reload_prove(hth_models *ms, const hth_name *name)
     return err == HTH_ENOTSUP ? HTH_OK : err;
 }
 
-// reload_widen: pinned programs were planned for what the older version's pins left, and have all of
-// that from now on.
+// reload_widen: pinned programs were planned for what the older version's pins left, and have all
+// of that from now on.
 static void reload_widen(hth_site *site, const hth_source *source)
 {
     for (hth_program *p = source->programs; p != NULL; p = p->next) {
