@@ -273,6 +273,50 @@ static void planned_again(void **state)
     rig_close(&a);
 }
 
+// planned_with_less plans the step within `percent` of its peak; the list that is kept of it.
+static const char *planned_with_less(int percent)
+{
+    rig r;
+    char budget[8];
+    snprintf(budget, sizeof budget, "%d%%", percent);
+    rig_make(&r, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.budget = budget;
+    rig_prepare(&r);
+    rig_close(&r);
+    return known_algorithms();
+}
+
+static bool has_other_choice(const char *text)
+{
+    char *end;
+    (void)strtoull(text, &end, 10);
+    (void)strtoull(end, &end, 10);
+    for (const char *at = end; *at == ' ' && at[1] != '\n'; at = end) {
+        if (strtol(at, &end, 10) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// A plan for less memory leaves its nodes other algorithms than the fastest, and is found again
+// all the same: it is looked up by what there was to choose from.
+static void planned_again_with_less(void **state)
+{
+    const char *text = NULL;
+    int percent = 90;
+    (void)state;
+    n_known = 0;
+    while (percent >= 30 && (text = planned_with_less(percent), !has_other_choice(text))) {
+        percent -= 10;
+        n_known = 0;
+    }
+    assert_true(percent >= 30);
+    assert_string_equal(strchr(text, '\n'), "\n");
+    text = planned_with_less(percent);
+    assert_string_equal(strchr(text, '\n'), "\n"); // nothing was chosen anew
+}
+
 typedef struct written {
     int n;
     int k[200];
@@ -351,8 +395,8 @@ static int say_slow(void)
 // product of many multiply-adds takes far longer than its bytes.
 static void reference_is_slow(void **state)
 {
-    rig a, b;
-    int with_reference = 0;
+    rig a, b, c;
+    int with_reference = 0, node = 0, reference = 0;
     n_known = 0;
     rig_make(&a, &image_net, SAMPLES, HTH_POLICY_HEARTH);
     rig_prepare(&a);
@@ -368,11 +412,20 @@ static void reference_is_slow(void **state)
             if (strcmp(n->alternatives[k].name, "ref") == 0) {
                 assert_true(n->alternatives[k].time_us > n->alternatives[0].time_us);
                 with_reference++;
+                node = i;
+                reference = k;
             }
         }
         assert_string_not_equal(p->kernels[i]->implementation, "ref");
     }
     assert_true(with_reference > 0);
+    write_choice(known_algorithms(), node, reference); // as if no memory were left for another
+    rig_make(&c, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&c);
+    const hth_choice *only = program_of(&c)->problem.nodes[node].alternatives;
+    assert_string_equal(only->name, "ref");
+    assert_true(only->time_us > 1e6);
+    rig_close(&c);
     rig_close(&b);
 }
 
@@ -384,6 +437,7 @@ int main(void)
         cmocka_unit_test(others),
         cmocka_unit_test(slots_are_written_in_order),
         cmocka_unit_test(planned_again), // last, with the next: they forget measurements
+        cmocka_unit_test(planned_again_with_less),
         cmocka_unit_test(reference_is_slow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,8 +108,9 @@ static hth_err compile_lighter(hth_site *site, hth_program *program, hth_menu *m
 static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menus)
 {
     bool records = program->train != NULL && !program->plan_only, known = false, changed;
+    char key[HTH_REPEAT_KEY];
     if (records) {
-        HTH_TRY(hth_compile_repeat(site, program, menus, &known));
+        HTH_TRY(hth_compile_repeat(site, program, menus, key, &known));
     }
     hth_err err = compile_rounds(site, program, menus);
     if (known && err == HTH_ETOOBIG) { // its memory is not found again
@@ -118,7 +119,7 @@ static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menu
         known = false;
     }
     if (err == HTH_OK && records && !known) {
-        hth_compile_record(site, program, menus);
+        hth_compile_record(site, program, menus, key);
     }
     if (program->train != NULL && err == HTH_ETOOBIG) {
         HTH_TRY(hth_compile_lighter(site, program, menus, PRICE_LAST, &changed));

@@ -63,11 +63,16 @@ hth_err hth_compile_fix(hth_site *site, hth_program *program, int i, hth_menu *m
 
 // ---- compile_repeat.c, compile_run.c
 
+#define HTH_REPEAT_KEY 96
+
 // hth_compile_repeat fixes the algorithms of a training step whose problem, program->problem, was
 // planned before on this store, within program->budget or a larger one that it did not need whole;
-// else *known is false. hth_compile_record keeps what program->plan chose.
-hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus, bool *known);
-void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus);
+// else *known is false. hth_compile_record keeps what program->plan chose of that problem: `key`
+// names it as it was before a plan left each node one candidate.
+hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus,
+                           char key[HTH_REPEAT_KEY], bool *known);
+void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus,
+                        const char *key);
 
 // hth_compile_run makes program->run for problem, plan and kernels.
 hth_err hth_compile_run(hth_site *site, hth_program *program);

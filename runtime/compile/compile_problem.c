@@ -220,12 +220,13 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
             return hth_no_memory("a program");
         }
     }
+    // What the first of all candidates took says what the reference takes, wherever that stands.
+    const double guess = problem_guess(site, program, pn);
+    const double slow = PROBLEM_SLOW * fmax(guess, menu->every[0].time_us);
     for (int a = 0; program->train != NULL && a < pn->n_alternatives; a++) {
-        if (pn->alternatives[a].time_us < 0) {
-            bool slow = a > 0 && strcmp(pn->alternatives[a].name, "ref") == 0;
-            double guess = problem_guess(site, program, pn), first = pn->alternatives[0].time_us;
-            pn->alternatives[a].time_us = slow ? PROBLEM_SLOW * fmax(guess, first) : guess;
-        }
+        hth_choice *c = &pn->alternatives[a];
+        bool reference = strcmp(c->name, "ref") == 0;
+        c->time_us = c->time_us >= 0 ? c->time_us : reference ? slow : guess;
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
     if (!program->plan_only) {

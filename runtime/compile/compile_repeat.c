@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REPEAT_KEY     96
 #define REPEAT_BUDGETS 16 // whose lists are kept: the points of a curve
 #define REPEAT_HEAD    44 // of a list: two numbers and the line's end
 #define REPEAT_DIGITS  4  // of a number in the list, its space included
@@ -70,7 +69,7 @@ static void repeat_fill(const hth_program *program, repeat_row *row)
 // reason.
 _Static_assert(sizeof(repeat_row) == 80, "a row has no gaps");
 
-static hth_err repeat_key(const hth_program *program, char out[REPEAT_KEY])
+static hth_err repeat_key(const hth_program *program, char out[HTH_REPEAT_KEY])
 {
     char hex[HTH_ID_HEX];
     size_t n = (size_t)repeat_rows(&program->problem);
@@ -81,7 +80,7 @@ static hth_err repeat_key(const hth_program *program, char out[REPEAT_KEY])
     repeat_fill(program, row);
     const hth_id id = hth_id_of(&(hth_chunk){row, n * sizeof *row}, 1);
     hth_free(row);
-    snprintf(out, REPEAT_KEY, "algorithms2 %s", hth_id_hex(&id, hex));
+    snprintf(out, HTH_REPEAT_KEY, "algorithms2 %s", hth_id_hex(&id, hex));
     return HTH_OK;
 }
 
@@ -136,9 +135,9 @@ static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus,
     return err;
 }
 
-hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus, bool *known)
+hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus,
+                           char key[HTH_REPEAT_KEY], bool *known)
 {
-    char key[REPEAT_KEY];
     char *text = hth_alloc(repeat_cap(program));
     *known = false;
     hth_err err = text == NULL ? hth_no_memory("a program") : repeat_key(program, key);
@@ -167,12 +166,12 @@ static size_t repeat_line(const hth_program *program, const hth_menu *menus, cha
 
 // The newest line first; the oldest of more than REPEAT_BUDGETS goes. Where a list cannot be kept,
 // the next job chooses again: no reason to refuse this one.
-void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus)
+void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus,
+                        const char *key)
 {
     size_t cap = repeat_cap(program);
-    char key[REPEAT_KEY];
     char *text = site->timings != NULL ? hth_alloc(2 * cap) : NULL;
-    if (text != NULL && repeat_key(program, key) == HTH_OK) {
+    if (text != NULL) {
         size_t used = repeat_line(program, menus, text, cap);
         char *rest = text + used;
         *rest++ = '\n';
