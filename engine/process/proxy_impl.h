@@ -127,7 +127,7 @@ struct hth_proxy {
     uint64_t started_ns, up_ns; // of the last child; 0: it is not up, and was not
     uint64_t next_start_ns, next_tick_ns, next_heartbeat_ns, heartbeats, settings;
     char filter[HTH_LOG_FILTER_TEXT];
-    int missed, beats; // heartbeats that did not come; looks at them before it was up
+    int missed, beats; // heartbeats that did not come; looks at them while it starts or ends
     bool loose; // children are not confined to the store: a GPU's driver does not start in one
     bool again; // .. which the first child has found out: the next one takes its place
     atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense

@@ -92,6 +92,10 @@ static int fake_child(const char *what)
             fake_call(&link, &head, what);
         }
     }
+    while (strcmp(what, "stays") == 0) { // however it is told to stop
+        atomic_fetch_add(&link.control->heartbeats, 1);
+        usleep(1000);
+    }
     hth_ring_stop(link.to);
     return 0;
 }
@@ -221,7 +225,21 @@ static void test_never_starts(void **state)
     hth_setting_reset();
 }
 
-// So does one that the system does not start.
+// One that does not end when it is told to is killed: a server's stop waits for nobody's child.
+static void test_never_ends(void **state)
+{
+    (void)state;
+    fixture f;
+    assert_ok(hth_setting_set("engine.heartbeat_ms", "10"));
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "2"));
+    assert_ok(open_fake(&f, "stays"));
+    wait_until(is_ready, f.engine);
+    ask(&f);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// A crash, too, is one that the system does not start.
 static void test_cannot_start(void **state)
 {
     (void)state;
@@ -286,9 +304,8 @@ int main(int argc, char **argv)
         _exit(fake_child(getenv(FAKE_CHILD))); // what it has mapped goes with it
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dies_as_it_starts),
-        cmocka_unit_test(test_never_starts),
-        cmocka_unit_test(test_cannot_start),
+        cmocka_unit_test(test_dies_as_it_starts), cmocka_unit_test(test_never_starts),
+        cmocka_unit_test(test_never_ends),        cmocka_unit_test(test_cannot_start),
         cmocka_unit_test(test_models_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

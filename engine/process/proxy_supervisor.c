@@ -31,6 +31,7 @@
 #define PAUSE_DOUBLE 20           // at most that often
 #define BIRTH_NS     60000000000u // until the first heartbeat: a program may take long to load
 #define START_BEATS  30           // times the heartbeats that may be missed: until it is up
+#define END_BEATS    3            // and until it has ended, once nothing is asked of it
 
 static void supervisor_phase(hth_proxy *proxy, proxy_phase phase)
 {
@@ -110,6 +111,7 @@ static void supervisor_started(hth_proxy *proxy, bool confined)
     pthread_mutex_lock(&proxy->lock);
     proxy->phase = PROXY_UP;
     proxy->drain_sent = proxy->stop_sent = false;
+    proxy->beats = 0;
     proxy_region_forget(proxy, true);
     (void)proxy_send_waiting(proxy);
     proxy_tell_end(proxy);
@@ -216,6 +218,18 @@ bool proxy_take_now(hth_engine *engine, bool on)
     return came;
 }
 
+// supervisor_overdue counts this look at a child that starts or ends, and tells whether it takes
+// too long for that, however well its heart beats.
+static bool supervisor_overdue(hth_proxy *proxy, int most)
+{
+    pthread_mutex_lock(&proxy->lock);
+    bool starts = proxy->phase == PROXY_STARTING;
+    bool ends = proxy->stop_sent && proxy->in_flight == 0;
+    pthread_mutex_unlock(&proxy->lock);
+    proxy->beats = starts || ends ? proxy->beats + 1 : 0;
+    return proxy->beats > (starts ? START_BEATS : END_BEATS) * most;
+}
+
 static void supervisor_check_heartbeat(hth_proxy *proxy, uint64_t now)
 {
     if (now < proxy->next_heartbeat_ns) {
@@ -226,9 +240,8 @@ static void supervisor_check_heartbeat(hth_proxy *proxy, uint64_t now)
         now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
     proxy->missed = heartbeat == proxy->heartbeats && heartbeat > 0 ? proxy->missed + 1 : 0;
     proxy->heartbeats = heartbeat;
-    proxy->beats += proxy->phase == PROXY_STARTING;
     int most = (int)hth_setting_int(HTH_SET_ENGINE_MISSED_HEARTBEATS);
-    if (proxy->missed >= most || proxy->beats > START_BEATS * most ||
+    if (supervisor_overdue(proxy, most) || proxy->missed >= most ||
         (heartbeat == 0 && now - proxy->started_ns > BIRTH_NS)) {
         hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d up=%s", (int)proxy->pid,
                 proxy->missed, proxy->phase == PROXY_UP ? "yes" : "no");
