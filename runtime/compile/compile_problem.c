@@ -225,8 +225,9 @@ static hth_err problem_node(hth_site *site, hth_program *program, int i, const h
     const double slow = PROBLEM_SLOW * fmax(guess, menu->every[0].time_us);
     for (int a = 0; program->train != NULL && a < pn->n_alternatives; a++) {
         hth_choice *c = &pn->alternatives[a];
-        bool reference = strcmp(c->name, "ref") == 0;
-        c->time_us = c->time_us >= 0 ? c->time_us : reference ? slow : guess;
+        if (c->time_us < 0) {
+            c->time_us = strcmp(c->name, "ref") == 0 ? slow : guess;
+        }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
     if (!program->plan_only) {
