@@ -46,7 +46,7 @@ static int reduced_axes(const hth_shape *x, const hth_shape *kept, int64_t axes[
 }
 
 // What a factor gets: the product of the others. That is the product of all that are not 0, divided
-// by its own, where no other is 0.
+// by its own, where no other is 0. It is chosen, not multiplied by 0 or 1: it may be infinite.
 static int product_slope(hth_grad *grad, const hth_shape *kept, int x)
 {
     int64_t axes[HTH_MAX_RANK];
@@ -59,7 +59,8 @@ static int product_slope(hth_grad *grad, const hth_shape *kept, int x)
     int all = hth_grad_reduce(grad, HTH_OP_REDUCE_PROD, safe, axes, count, true);
     int zeros = hth_grad_reduce(grad, HTH_OP_REDUCE_SUM, zero, axes, count, true);
     int others = hth_grad_2(grad, HTH_OP_DIV, all, safe);
-    return hth_grad_2(grad, HTH_OP_MUL, others, hth_grad_equal(grad, zero, zeros));
+    int alone = hth_grad_2(grad, HTH_OP_EQUAL, zero, zeros);
+    return hth_grad_3(grad, HTH_OP_WHERE, alone, others, hth_grad_scalar(grad, 0));
 }
 
 // A norm of 0 gives no gradient, as in PyTorch.

@@ -84,6 +84,7 @@ def unit(x, p, dim):
 
 def standard(x, dims): return (x - x.mean(dims, keepdim=True)) / (x.std(dims, correction=0, keepdim=True) + 1e-9)
 def put(x, index, v, add): return x.index_put(tuple(index.unbind(-1)), v, accumulate=add)
+def num(v): return f'{v if not abs(v) > 3.4028235e38 else v * np.inf:.7g}'  # what is infinite in float32
 def heads(x, n): return x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
 def joined(x): return x.transpose(1, 2).flatten(2)
 
@@ -161,6 +162,7 @@ for op, f in {'Sum': T.sum, 'Mean': T.mean, 'L1': lambda x, d, keepdim: x.abs().
               (f'Reduce{op} x+[2,3,4] a:[2]{{0,-1}} ; keepdims=0', lambda x, a, f=f: f(x, (0, 2), keepdim=False))]
 CASES += [
     ('ReduceProd x+[2,3,4] a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)), ('ReduceProd x![4,3]{0.5,2,-1,0,2,-1,0,0,-1,0,0,0} a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
+    ('ReduceProd x![2,4]{1e30,0,1e30,0,0,1e30,2,1e30} a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
     ('ReduceL2 x![2,3]{0,0,0,0.5,2,-1} a:[1]{1}', lambda x, a: x.norm(2, 1, keepdim=True)),
     # shapes
     ('Reshape x[2,6] s:[2]{3,4}', lambda x, s: x.reshape(3, 4)), ('Flatten x[2,3,2]', lambda x: x.flatten(1)), ('Squeeze x[2,1,3] a:[1]{1}', lambda x, a: x.squeeze(1)),
@@ -212,4 +214,4 @@ with open(sys.argv[1], 'w') as out:
         for k, v in enumerate(x):
             if v is not None and v.requires_grad:
                 g = v.grad.flatten(); every = max(1, len(g) // 48) | 1
-                print('grad', k, every, *(f'{i:.7g}' for i in [g.sum().item(), *g[::every].tolist()]), file=out)
+                print('grad', k, every, *map(num, [g.sum().item(), *g[::every].tolist()]), file=out)
