@@ -54,8 +54,9 @@ void hth_grad_div(hth_grad *grad, const hth_node *node)
     }
 }
 
-// b a^(b-1) and a^b log(a). PyTorch's are 0 for an exponent of 0 and for the exponent of a base of
-// 0; there the power stays a^0, and the logarithm becomes that of 1.
+// b a^(b-1) and a^b log(a). As in PyTorch they are 0 for an exponent of 0, where the power stays
+// a^0, and for the exponent of a base of 0, unless it is negative: then 0^b is infinite, and so is
+// its gradient.
 void hth_grad_pow(hth_grad *grad, const hth_node *node)
 {
     int dy = hth_grad_out(grad, node, 0), a = node->inputs[0], b = node->inputs[1], slope;
@@ -74,11 +75,12 @@ void hth_grad_pow(hth_grad *grad, const hth_node *node)
         give_summed(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
     }
     if (hth_grad_wants(grad, node, 1)) {
-        int none = hth_grad_2(grad, HTH_OP_EQUAL, a, hth_grad_scalar(grad, 0));
-        int base = hth_grad_3(grad, HTH_OP_WHERE, none, hth_grad_scalar(grad, 1), a);
-        int log = hth_grad_1(grad, HTH_OP_LOG, base);
-        slope = hth_grad_2(grad, HTH_OP_MUL, node->outputs[0], log);
-        give_summed(grad, node, 1, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
+        int zero = hth_grad_scalar(grad, 0), none = hth_grad_2(grad, HTH_OP_EQUAL, a, zero);
+        none =
+            hth_grad_2(grad, HTH_OP_AND, none, hth_grad_2(grad, HTH_OP_GREATER_OR_EQUAL, b, zero));
+        slope = hth_grad_2(grad, HTH_OP_MUL, node->outputs[0], hth_grad_1(grad, HTH_OP_LOG, a));
+        int each = hth_grad_2(grad, HTH_OP_MUL, dy, slope);
+        give_summed(grad, node, 1, hth_grad_3(grad, HTH_OP_WHERE, none, zero, each));
     }
 }
 
