@@ -94,8 +94,8 @@ void hth_grad_prelu(hth_grad *grad, const hth_node *node)
         hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
     }
     if (hth_grad_wants(grad, node, 1)) {
-        int below = hth_grad_3(grad, HTH_OP_WHERE, positive, hth_grad_scalar(grad, 0), x);
-        give_summed(grad, node, 1, hth_grad_2(grad, HTH_OP_MUL, dy, below));
+        int each = hth_grad_2(grad, HTH_OP_MUL, dy, x), zero = hth_grad_scalar(grad, 0);
+        give_summed(grad, node, 1, hth_grad_3(grad, HTH_OP_WHERE, positive, zero, each));
     }
 }
 
@@ -108,7 +108,8 @@ void hth_grad_mean(hth_grad *grad, const hth_node *node)
     }
 }
 
-// Max and Min: operands that reach the result share its gradient evenly.
+// Max and Min: operands that reach the result share its gradient evenly. Others get 0, though it be
+// infinite.
 void hth_grad_extreme(hth_grad *grad, const hth_node *node)
 {
     int y = node->outputs[0], count = -1;
@@ -119,8 +120,9 @@ void hth_grad_extreme(hth_grad *grad, const hth_node *node)
     int share = hth_grad_2(grad, HTH_OP_DIV, hth_grad_out(grad, node, 0), count);
     for (int k = 0; k < node->n_inputs; k++) {
         if (hth_grad_wants(grad, node, k)) {
-            int mask = hth_grad_equal(grad, node->inputs[k], y);
-            give_summed(grad, node, k, hth_grad_2(grad, HTH_OP_MUL, share, mask));
+            int same = hth_grad_2(grad, HTH_OP_EQUAL, node->inputs[k], y);
+            int none = hth_grad_scalar(grad, 0);
+            give_summed(grad, node, k, hth_grad_3(grad, HTH_OP_WHERE, same, share, none));
         }
     }
 }

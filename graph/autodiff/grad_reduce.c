@@ -95,7 +95,7 @@ void hth_grad_reduce_other(hth_grad *grad, const hth_node *node)
     hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, slope, dy));
 }
 
-// Elements that reach the extreme share its gradient evenly.
+// Elements that reach the extreme share its gradient evenly. Others get 0, though it be infinite.
 void hth_grad_reduce_extreme(hth_grad *grad, const hth_node *node)
 {
     const hth_shape kept = kept_shape(grad, node), x = *hth_grad_shape(grad, node->inputs[0]);
@@ -109,8 +109,8 @@ void hth_grad_reduce_extreme(hth_grad *grad, const hth_node *node)
     int mask = hth_grad_end(grad);
     int ties =
         count == 0 ? mask : hth_grad_reduce(grad, HTH_OP_REDUCE_SUM, mask, axes, count, true);
-    int share = hth_grad_2(grad, HTH_OP_DIV, dy, ties);
-    hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, mask, share));
+    int share = hth_grad_2(grad, HTH_OP_DIV, dy, ties), none = hth_grad_scalar(grad, 0);
+    hth_grad_give(grad, node, 0, hth_grad_3(grad, HTH_OP_WHERE, same, share, none));
 }
 
 void hth_grad_cumsum(hth_grad *grad, const hth_node *node)

@@ -109,6 +109,7 @@ CASES += [
     ('Pow a![4]{0,0,2,0} b![4]{-1,-0.5,-2,0}', T.pow), ('Pow a=[4]{0,0,0.5,3} b![1]{2}', T.pow), ('PRelu x[2,3,4] s[3,1]', lambda x, s: F.prelu(x, s.reshape(3))),
     ('Sum a[2,3] b[3] c[2,1]', lambda a, b, c: a + b + c), ('Mean a[2,3] b[3] c[2,1]', lambda a, b, c: (a + b + c) / 3),
     ('Max a[2,3] b[3] c[2,3]', lambda a, b, c: T.maximum(T.maximum(a, b), c)), ('Min a[2,3] b[3]', T.minimum), ('Mod a[2,3] b+[3] ; fmod=1', T.fmod),
+    ('Max a=[2]{inf,1} b![2]{1,1}', T.maximum), ('Min a![2]{1,1} b=[2]{-inf,0}', T.minimum), ('PRelu x=[1]{3e38} s![1]{0.5}', F.prelu),
     ('Where p?[3]{1,0,1} a[1] b[2,3]', T.where), ('Where p?[2,3]{1,0,0,1,1,0} a[2,3] b[3]', T.where),
     ('RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} s=[1,3,2]{0.9,0.8,0.7,0.6,0.5,0.4}', lambda x, c, s: rotary(x, c, s, False)),
     ('RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} s=[1,3,2]{0.9,0.8,0.7,0.6,0.5,0.4} ; interleaved=1', lambda x, c, s: rotary(x, c, s, True)),
@@ -143,6 +144,7 @@ CASES += [
     ('GlobalMaxPool x[2,3,4,2]', lambda x: F.adaptive_max_pool2d(x, 1)), ('LpPool x+[1,2,5,6] ; kernel_shape=3,2 strides=2,2', lambda x: F.lp_pool2d(x, 2, (3, 2), 2)),
     ('LpPool x+[1,2,6] ; kernel_shape=2, p=3', lambda x: F.lp_pool1d(x, 3, 2, 1)), ('GlobalLpPool x[2,2,3,2] ; p=3', lambda x: x.flatten(2).norm(3, 2)[:, :, None, None]),
     ('GlobalLpPool x![1,2,2,1]{0,0,0.5,0} ; p=3', lambda x: x.flatten(2).norm(3, 2)[:, :, None, None]), ('LpPool x![1,1,5]{0,0,0,0.5,-1} ; kernel_shape=2,', lambda x: x.unfold(2, 2, 1).norm(2, 3)),
+    ('GlobalMaxPool x![1,1,2,2]{1,3e38,2,0}', lambda x: F.adaptive_max_pool2d(x, 1)),
     # normalisations
     ('BatchNormalization x[3,16,2,3] s+[16] b[16] m=[16] v=[16] ; training_mode=1', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, 1e-5)),
     ('BatchNormalization x[4,3] s+[3] b[3] m=[3]{0,0,0} v=[3]{1,1,1} ; training_mode=1 epsilon=0.01', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, .01)),
@@ -165,6 +167,7 @@ CASES += [
     ('ReduceProd x+[2,3,4] a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)), ('ReduceProd x![4,3]{0.5,2,-1,0,2,-1,0,0,-1,0,0,0} a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
     ('ReduceProd x![2,4]{1e30,0,1e30,0,0,1e30,2,1e30} a:[1]{1}', lambda x, a: x.prod(1, keepdim=True)),
     ('ReduceL2 x![2,3]{0,0,0,0.5,2,-1} a:[1]{1}', lambda x, a: x.norm(2, 1, keepdim=True)),
+    ('ReduceMax x![3]{1,3e38,2} ; keepdims=0', T.amax), ('ReduceMin x![1,3]{1,-3e38,2} a:[1]{1}', lambda x, a: x.amin(1, keepdim=True)),
     # shapes
     ('Reshape x[2,6] s:[2]{3,4}', lambda x, s: x.reshape(3, 4)), ('Flatten x[2,3,2]', lambda x: x.flatten(1)), ('Squeeze x[2,1,3] a:[1]{1}', lambda x, a: x.squeeze(1)),
     ('Unsqueeze x[2,3] a:[1]{1}', lambda x, a: x.unsqueeze(1)), ('Transpose x[2,3,4] ; perm=2,0,1', lambda x: x.permute(2, 0, 1)), ('Expand x[2,1,3] s:[4]{2,2,4,3}', lambda x, s: x.expand(2, 2, 4, 3)),
