@@ -145,20 +145,28 @@ static int gather(hth_grad *grad, const hth_node *node, int data)
     return hth_grad_end(grad);
 }
 
+// chosen gives v where a and b are equal, else 0, also where v is infinite.
+static int chosen(hth_grad *grad, int a, int b, int v)
+{
+    int same = hth_grad_2(grad, HTH_OP_EQUAL, a, b);
+    return hth_grad_3(grad, HTH_OP_WHERE, same, v, hth_grad_scalar(grad, 0));
+}
+
 // The largest (or smallest) of what was there and what came: those that are it share its gradient
 // evenly.
 static void scatter_extreme(hth_grad *grad, const hth_node *node, hth_op op)
 {
     int y = node->outputs[0], index = node->inputs[1];
-    int stayed = hth_grad_equal(grad, node->inputs[0], y);
-    int came = hth_grad_equal(grad, node->inputs[2], gather(grad, node, y));
+    int stayed = hth_grad_equal(grad, node->inputs[0], y), most = gather(grad, node, y);
+    int came = hth_grad_equal(grad, node->inputs[2], most);
     int count = scatter(grad, node, op, stayed, index, came, "add");
     int share = hth_grad_2(grad, HTH_OP_DIV, hth_grad_out(grad, node, 0), count);
     if (hth_grad_wants(grad, node, 0)) {
-        hth_grad_give(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, share, stayed));
+        hth_grad_give(grad, node, 0, chosen(grad, node->inputs[0], y, share));
     }
     if (hth_grad_wants(grad, node, 2)) {
-        hth_grad_give(grad, node, 2, hth_grad_2(grad, HTH_OP_MUL, gather(grad, node, share), came));
+        share = gather(grad, node, share);
+        hth_grad_give(grad, node, 2, chosen(grad, node->inputs[2], most, share));
     }
 }
 
@@ -178,11 +186,9 @@ static void scatter_product(hth_grad *grad, const hth_node *node, hth_op op)
     int safe = hth_grad_2(grad, HTH_OP_ADD, u, zero); // 1 for 0
     int all = scatter(grad, node, op, node->inputs[0], index, safe, "mul");
     int zeros = scatter(grad, node, op, hth_grad_zeros(grad, &s), index, zero, "add");
-    int others = hth_grad_2(grad, HTH_OP_SUB, gather(grad, node, zeros), zero);
     int whole = gather(grad, node, hth_grad_2(grad, HTH_OP_MUL, dy, all));
     int product = hth_grad_2(grad, HTH_OP_DIV, whole, safe);
-    int alone = hth_grad_equal(grad, others, hth_grad_scalar(grad, 0));
-    hth_grad_give(grad, node, 2, hth_grad_2(grad, HTH_OP_MUL, product, alone));
+    hth_grad_give(grad, node, 2, chosen(grad, gather(grad, node, zeros), zero, product));
 }
 
 void hth_grad_scatter(hth_grad *grad, const hth_node *node)

@@ -85,6 +85,9 @@ def unit(x, p, dim):
 def standard(x, dims): return (x - x.mean(dims, keepdim=True)) / (x.std(dims, correction=0, keepdim=True) + 1e-9)
 def put(x, index, v, add): return x.index_put(tuple(index.unbind(-1)), v, accumulate=add)
 def num(v): return f'{v if not abs(v) > 3.4028235e38 else v * np.inf:.7g}'  # what is infinite in float32
+def scatter_prod(x, i, u):
+    """scatter_reduce's by hand: its own gradient refuses more than one 0 in a place."""
+    return T.stack([v * u[i.flatten() == k].prod() for k, v in enumerate(x)])
 def heads(x, n): return x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
 def joined(x): return x.transpose(1, 2).flatten(2)
 
@@ -189,6 +192,9 @@ CASES += [
     ("ScatterElements x[3,4] i:[3,2]{0,0,2,3,1,1} u[3,2] ; axis=1 reduction='add'", lambda x, i, u: x.scatter_add(1, i, u)), ('ScatterND x[4,3] i:[2,1]{3,1} u[2,3]', lambda x, i, u: put(x, i, u, False)),
     ("ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'", lambda x, i, u: put(x, i, u, True)), ("ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='max'", lambda x, i, u: x.scatter_reduce(0, i, u, 'amax')),
     ("ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='mul'", lambda x, i, u: x.scatter_reduce(0, i, u, 'prod')),
+    ("ScatterElements x=[1]{3e38} i:[2]{0,0} u![2]{1,2} ; axis=0 reduction='max'", lambda x, i, u: x.scatter_reduce(0, i, u, 'amax')),
+    ("ScatterElements x=[3]{1,3,2} i:[5]{0,0,0,0,1} u![5]{1e30,0,1e30,0,2} ; axis=0 reduction='mul'", scatter_prod),
+    ("ScatterND x=[2]{1,2} i:[3,1]{0,0,0} u![3]{1e30,0,1e30} ; reduction='mul'", scatter_prod),
     ('TopK x[3,5] k:[1]{2} >0/2', lambda x, k: x.topk(2, 1)[0]),
     # sampling
     ("GridSample x[2,2,5,5] g[2,3,3,2] ; mode='cubic' align_corners=1", lambda x, g: F.grid_sample(x, g, 'bicubic', 'zeros', True)),
