@@ -372,6 +372,9 @@ static hth_err member_sit(hth_group *group)
     seat->most = INT64_MAX; // what it lacked memory for may fit by now
     seat->joined = 1;
     seat->away = seat->gone = 0;
+    for (int i = 0; i < (int)r->members; i++) { // it may be enough that this one has come
+        r->seat[i].awaited = 0;
+    }
     group->seat = seat;
     return HTH_OK;
 }

@@ -114,8 +114,8 @@ bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 // hth_group_most says that this member can take no more than `most` samples, and breaks the
 // round.
 void hth_group_most(hth_group *group, int64_t most);
-// hth_group_awaits: no round begins without those who have left, until they are there again or gone
-// for good (hth_group_gone). false: nobody comes again.
+// hth_group_awaits: no round begins until one of those who have left is there again, or all are
+// gone for good (hth_group_gone). false: nobody comes again.
 bool hth_group_awaits(hth_group *group);
 
 // What a lead leaves for others, and for the lead that comes after it. hth_group_noted notes that

@@ -22,6 +22,7 @@ typedef struct group_seat {
     uint32_t joined, holds;   // holds: it has the group's state
     uint32_t away;            // it comes again, and is waited for: it gave its memory back, perhaps
     uint32_t gone;            // it does not come again
+    uint32_t awaited;         // it may come again, and the lead cannot go on before somebody does
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
     double weight, loss, sample_us, fixed_us;

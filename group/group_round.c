@@ -41,7 +41,8 @@ bool group_lacks(const group_region *region)
 {
     bool lacks = !present(region, HTH_GROUP_LEAD);
     for (int i = 0; i < (int)region->members; i++) {
-        bool waited = region->committed == 0 || region->seat[i].away;
+        const group_seat *seat = &region->seat[i];
+        bool waited = region->committed == 0 || seat->away || seat->awaited;
         lacks = lacks || (waited && !present(region, i));
     }
     return lacks;
@@ -276,7 +277,7 @@ bool region_awaits(hth_group *group)
     group_lock(group);
     for (int i = 0; i < (int)r->members; i++) {
         bool comes = !present(r, i) && !r->seat[i].gone;
-        r->seat[i].away |= comes;
+        r->seat[i].awaited = comes;
         any = any || comes;
     }
     group_unlock(group, any);

@@ -87,6 +87,7 @@ static void watch_away(group_region *region, int member, bool gone)
     group_region_lock(region);
     region->seat[member].away = !gone;
     region->seat[member].gone = gone;
+    region->seat[member].awaited &= !gone;
     group_region_unlock(region, true);
 }
 

@@ -16,11 +16,11 @@
 static const size_t slot_floats[2] = {SLOT};
 static const bool by_count[2] = {false};
 
-typedef struct two {
-    int fd;
+typedef struct two { // or three
+    int fd, n;
     bool server;
-    hth_group *member[2];
-    hth_group_watch *watch[2];
+    hth_group *member[3];
+    hth_group_watch *watch[3];
 } two;
 
 static void two_join(two *t, int member, int64_t at)
@@ -38,14 +38,19 @@ static void two_join(two *t, int member, int64_t at)
     assert_ok(hth_group_join(t->fd, &spec, &t->member[member]));
 }
 
-static void two_open(two *t, bool server)
+static void members_open(two *t, int n, bool server)
 {
-    *t = (two){.fd = -1, .server = server};
-    assert_ok(hth_group_make(2, &t->fd));
-    for (int i = 0; i < 2; i++) {
+    *t = (two){.fd = -1, .n = n, .server = server};
+    assert_ok(hth_group_make(n, &t->fd));
+    for (int i = 0; i < n; i++) {
         two_join(t, i, 0);
         assert_ok(hth_group_watch_open(t->fd, i, &t->watch[i]));
     }
+}
+
+static void two_open(two *t, bool server)
+{
+    members_open(t, 2, server);
 }
 
 static void two_leave(two *t, int member)
@@ -56,7 +61,7 @@ static void two_leave(two *t, int member)
 
 static void two_close(two *t)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < t->n; i++) {
         two_leave(t, i);
         hth_group_watch_close(t->watch[i]);
     }
@@ -69,26 +74,32 @@ static hth_group_turn turn(two *t, int member)
     return hth_group_begin(t->member[member], &round);
 }
 
-// A step of both, the lead having four samples.
+// A step of all, the lead having four samples.
 static void two_step_of(two *t, int64_t step, double weight)
 {
-    static const int64_t shards[HTH_GROUP_MEMBERS] = {4, BATCH - 4};
+    static const int64_t shards[2][HTH_GROUP_MEMBERS] = {{4, BATCH - 4}, {4, BATCH - 6, 2}};
     static const float gradient[SLOT] = {[SLOT - 1] = 3};
     hth_group_round round;
     (void)turn(t, 0);
-    assert_int_equal(turn(t, 1), HTH_GROUP_WAITS);
+    for (int i = 1; i < t->n; i++) {
+        assert_int_equal(turn(t, i), HTH_GROUP_WAITS);
+    }
     assert_int_equal(turn(t, 0), HTH_GROUP_LEADS);
-    assert_true(hth_group_start(t->member[0], shards));
-    for (int i = 0; i < 2; i++) {
+    assert_true(hth_group_start(t->member[0], shards[t->n - 2]));
+    for (int i = 0; i < t->n; i++) {
         assert_int_equal(hth_group_begin(t->member[i], &round), HTH_GROUP_ROUND);
         assert_int_equal(round.step, step);
         hth_group_weigh(t->member[i], weight);
         hth_group_ready(t->member[i], 0, gradient);
         hth_group_passed(t->member[i], 1, 1, 0);
     }
-    assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMING);
-    assert_int_equal(hth_group_look(t->member[1]), HTH_GROUP_SUMMED);
-    assert_int_equal(hth_group_look(t->member[0]), HTH_GROUP_SUMMED);
+    for (int i = 0; i < t->n; i++) {
+        hth_group_result result = i + 1 < t->n ? HTH_GROUP_SUMMING : HTH_GROUP_SUMMED;
+        assert_int_equal(hth_group_look(t->member[i]), result);
+    }
+    for (int i = 0; i < t->n; i++) {
+        assert_int_equal(hth_group_look(t->member[i]), HTH_GROUP_SUMMED);
+    }
 }
 
 static void two_step(two *t, int64_t step)
@@ -183,6 +194,37 @@ static void test_awaits(void **state)
     two_leave(&t, 1);
     assert_true(hth_group_awaits(t.member[0]));
     two_close(&t);
+}
+
+// Once somebody has come the lead looks again whether it can go on, and does not wait for the
+// others that it awaited; for one that gave its memory back it does. Who is gone is not awaited.
+static void test_awaits_anybody(void **state)
+{
+    for (int way = 0; way < 3; way++) {
+        two t;
+        members_open(&t, 3, false);
+        two_step(&t, 0);
+        two_leave(&t, 1);
+        two_leave(&t, 2);
+        assert_true(hth_group_awaits(t.member[0]));
+        assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+        if (way == 1) {
+            hth_group_watch_away(t.watch[2]);
+        } else if (way == 2) {
+            hth_group_gone(t.fd, 2);
+            assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+        }
+        two_join(&t, 1, 0);
+        two_take(&t, 3);
+        assert_int_equal(turn(&t, 1), HTH_GROUP_WAITS);
+        assert_int_equal(turn(&t, 0), way == 1 ? HTH_GROUP_WAITS : HTH_GROUP_LEADS);
+        assert_int_equal(hth_group_watch_lacks(t.watch[0]), way == 1);
+        assert_int_equal(hth_group_awaits(t.member[0]), way < 2); // it was not enough
+        assert_int_equal(turn(&t, 0), way < 2 ? HTH_GROUP_WAITS : HTH_GROUP_LEADS);
+        hth_group_gone(t.fd, 2);
+        assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+        two_close(&t);
+    }
 }
 
 // The lead died, and the last who has the state leaves it there, which counts, and not the lead's.
@@ -321,9 +363,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_weighs), cmocka_unit_test(test_away),
-        cmocka_unit_test(test_awaits),         cmocka_unit_test(test_parks),
-        cmocka_unit_test(test_server),         cmocka_unit_test(test_other),
-        cmocka_unit_test(test_seen),           cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_awaits),         cmocka_unit_test(test_awaits_anybody),
+        cmocka_unit_test(test_parks),          cmocka_unit_test(test_server),
+        cmocka_unit_test(test_other),          cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
