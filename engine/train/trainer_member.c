@@ -229,20 +229,20 @@ static hth_err member_sum(void *ctx, int share, double *values, size_t n)
     return err;
 }
 
-// What the loss of a shard is divided by. With sync_bn kernels weigh its gradients among those of
-// all shards; where some weigh more than their labels do, the sum of all is to be divided by what
-// the labels weigh all the same.
+// What the loss of a shard is divided by; 0: it is 0, as are its gradients. With sync_bn kernels
+// weigh them among those of all shards; where some weigh more than their labels do, the sum of
+// all is to be divided by what the labels weigh all the same.
 static hth_err member_norm(double labels, double weight, member_watch *listener, double *norm)
 {
     double all[MEMBER_WEIGHTS] = {labels, weight};
-    *norm = weight > 0 ? weight : 1;
+    *norm = labels;
     if (listener->watch == NULL || listener->sums->n_shares == 0) {
         return HTH_OK;
     }
     HTH_TRY(member_sum(listener, listener->sums->n_shares - 1, all, MEMBER_WEIGHTS));
     listener->group =
         (hth_kernel_group){.sum = member_sum, .ctx = listener, .weight = weight / all[1]};
-    *norm = all[0] > 0 && all[0] < all[1] ? all[0] / all[1] * weight : *norm;
+    *norm = all[0] < all[1] ? all[0] / all[1] * weight : weight;
     return HTH_OK;
 }
 

@@ -366,6 +366,73 @@ static void slots_are_written_in_order(void **state)
     check_written_in_order(&mlp);
 }
 
+static void check_zeros(const float *content, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_true(content[i] == 0);
+    }
+}
+
+static void zeros_written(void *ctx, int k, const float *content)
+{
+    const hth_trainer_sums *sums = ctx;
+    check_zeros(content, sums->statistic[k] ? 0 : sums->floats[k]);
+}
+
+// Another shard has the same samples.
+static hth_err sum_of_two(void *ctx, int share, double *values)
+{
+    const hth_trainer_sums *sums = ctx;
+    for (size_t i = 0; i < sums->shares[share]; i++) {
+        values[i] *= 2;
+    }
+    return HTH_OK;
+}
+
+// A whole batch of labels that weigh nothing counts no samples, though label smoothing has a part
+// of the other classes' weights: not for the only member that is left, nor with sync-bn.
+static void check_weightless(bool sync_bn, bool alone)
+{
+    hth_trainer_sums sums;
+    const hth_trainer_watch watch = {zeros_written, nothing, sum_of_two, &sums};
+    float loss;
+    rig r;
+    rig_make(&r, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.options.label_smoothing = 0.25F;
+    r.spec.sync_bn = sync_bn;
+    r.spec.group = r.t->group = true;
+    r.t->n_weights = 4;
+    r.t->weights = hth_calloc(4, sizeof *r.t->weights);
+    assert_non_null(r.t->weights);
+    r.t->weights[0] = r.t->weights[3] = 1;
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        ((int64_t *)r.target.data)[i] = 1 + i % 2;
+    }
+    rig_prepare(&r);
+    assert_ok(hth_trainer_sums_open(r.t, &sums));
+    assert_int_equal(sums.n_shares > 0, sync_bn);
+    assert_ok(hth_trainer_pass(r.t, 0, &r.input, &r.target, &sums, alone ? NULL : &watch, &loss));
+    assert_true(loss == 0);
+    const void **view = calloc((size_t)r.t->slots.n + 1, sizeof *view);
+    assert_non_null(view);
+    assert_ok(hth_trainer_slots_view(&r.t->slots, view));
+    for (int k = 0; k < sums.n; k++) {
+        check_zeros(view[sums.slot[k]], sums.statistic[k] ? 0 : sums.floats[k]);
+    }
+    hth_trainer_slots_unview(&r.t->slots);
+    free((void *)view);
+    hth_trainer_sums_close(&sums);
+    rig_close(&r);
+}
+
+static void labels_that_weigh_nothing(void **state)
+{
+    (void)state;
+    check_weightless(false, true);
+    check_weightless(true, true);
+    check_weightless(true, false);
+}
+
 // say_slow has every measured product take a second.
 static int say_slow(void)
 {
@@ -436,6 +503,7 @@ int main(void)
         cmocka_unit_test(transformer),
         cmocka_unit_test(others),
         cmocka_unit_test(slots_are_written_in_order),
+        cmocka_unit_test(labels_that_weigh_nothing),
         cmocka_unit_test(planned_again), // last, with the next: they forget measurements
         cmocka_unit_test(planned_again_with_less),
         cmocka_unit_test(reference_is_slow),
