@@ -136,9 +136,10 @@ bool hth_group_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET]);
 // no sums to read.
 bool hth_group_alone(hth_group *group);
 
-// Of a member's part in a round, in this order. weight: what its samples weigh in the loss, its
-// gradients being their mean.
-void hth_group_weigh(hth_group *group, double weight);
+// Of a member's part in a round, in this order. weight: what its samples weigh in the loss.
+// divisor: what its loss and its gradients, sums over its samples, were divided by: the weight, or,
+// of samples that weigh nothing but may have a part in the sums, any other number.
+void hth_group_weigh(hth_group *group, double weight, double divisor);
 // hth_group_ready hands a slot in. hth_group_place is where it may be written before, so that
 // nothing is copied then; NULL: nowhere. What lies there does not outlive the round. Places and
 // sums are 64-byte aligned: kernels write and read them.

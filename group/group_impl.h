@@ -16,7 +16,7 @@
 #define GROUP_MAGIC     0x70756f7267687468u
 
 // A seat, and everything of the region but counters, contents and notes, which are the lead's, is
-// written under the lock; the weight also by its member alone, before it hands anything in.
+// written under the lock; weight and divisor also by its member alone, before it hands anything in.
 typedef struct group_seat {
     pthread_mutex_t alive;    // robust; held by its member's thread
     uint32_t joined, holds;   // holds: it has the group's state
@@ -25,7 +25,7 @@ typedef struct group_seat {
     uint32_t awaited;         // it may come again, and the lead cannot go on before somebody does
     int64_t at;               // steps in the state that it came with
     uint64_t arrived, summed; // for which round, in which
-    double weight, loss, sample_us, fixed_us;
+    double weight, divisor, loss, sample_us, fixed_us;
     int64_t most;
 } group_seat;
 
@@ -77,7 +77,7 @@ typedef struct group_ops {
     void (*plan_for)(hth_group *group, const char *budget);
     bool (*planned_for)(hth_group *group, char budget[HTH_GROUP_BUDGET]);
     bool (*alone)(hth_group *group);
-    void (*weigh)(hth_group *group, double weight);
+    void (*weigh)(hth_group *group, double weight, double divisor);
     float *(*place)(hth_group *group, int slot); // NULL: nowhere
     void (*ready)(hth_group *group, int slot, const float *content);
     void (*advance)(hth_group *group); // NULL: nothing
@@ -215,7 +215,7 @@ void region_plan_for(hth_group *group, const char *budget);
 bool region_planned_for(hth_group *group, char budget[HTH_GROUP_BUDGET]);
 
 // group_sum.c
-void region_weigh(hth_group *group, double weight);
+void region_weigh(hth_group *group, double weight, double divisor);
 float *region_place(hth_group *group, int slot);
 void region_ready(hth_group *group, int slot, const float *content);
 void region_advance(hth_group *group);

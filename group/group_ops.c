@@ -94,9 +94,9 @@ bool hth_group_alone(hth_group *group)
     return group->ops->alone(group);
 }
 
-void hth_group_weigh(hth_group *group, double weight)
+void hth_group_weigh(hth_group *group, double weight, double divisor)
 {
-    group->ops->weigh(group, weight);
+    group->ops->weigh(group, weight, divisor);
 }
 
 float *hth_group_place(hth_group *group, int slot)

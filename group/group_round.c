@@ -294,13 +294,13 @@ void region_passed(hth_group *group, double loss, double sample_us, double fixed
     group_unlock(group, true);
 }
 
-// The loss of the whole batch: the members' means, by what they weigh; 0 where nothing does.
+// The loss of the whole batch: the members' sums, by what all weigh; 0 where nothing does.
 static double round_loss(const group_region *region)
 {
     double sum = 0, weight = 0;
     for (int i = 0; i < (int)region->members; i++) {
-        if (region->shards[i] > 0 && region->seat[i].weight > 0) {
-            sum += region->seat[i].weight * region->seat[i].loss;
+        if (region->shards[i] > 0) {
+            sum += region->seat[i].divisor * region->seat[i].loss;
             weight += region->seat[i].weight;
         }
     }

@@ -36,9 +36,10 @@ void group_sum_begin(hth_group *group)
     }
 }
 
-void region_weigh(hth_group *group, double weight)
+void region_weigh(hth_group *group, double weight, double divisor)
 {
     group->seat->weight = weight;
+    group->seat->divisor = divisor;
 }
 
 float *region_place(hth_group *group, int slot)
@@ -110,7 +111,7 @@ static void terms_factors(const hth_group *group, terms *sum)
         count += (double)r->shards[sum->member[i]];
     }
     for (int i = 0; i < sum->n; i++) {
-        sum->by_weight[i] = weight > 0 ? r->seat[sum->member[i]].weight / weight : 0;
+        sum->by_weight[i] = weight > 0 ? r->seat[sum->member[i]].divisor / weight : 0;
         sum->by_count[i] = (double)r->shards[sum->member[i]] / count;
     }
 }

@@ -97,7 +97,7 @@ static void worker_pass(hth_group *group, const worker *w, const hth_group_round
     }
     double mean = mean_value(round->step, round->from, round->n, false, &weight);
     double plain = mean_value(round->step, round->from, round->n, true, &count);
-    hth_group_weigh(group, weight);
+    hth_group_weigh(group, weight, weight);
     for (int i = SLOTS - 1; i >= 0 && round->n > 0; i--) { // whatever comes first
         for (size_t k = 0; k < slot_floats[i]; k++) {
             gradient[k] = (float)(by_count[i] ? plain : mean) + (float)(k % 7);
@@ -398,7 +398,7 @@ static void test_half_started(void **state)
         assert_true(hth_group_start(lead, shards));
         assert_int_equal(hth_group_begin(lead, &round), HTH_GROUP_ROUND);
         assert_true(round.step == step && hth_group_alone(lead));
-        hth_group_weigh(lead, BATCH);
+        hth_group_weigh(lead, BATCH, BATCH);
         hth_group_passed(lead, 1, 1, 0);
         assert_int_equal(hth_group_look(lead), HTH_GROUP_SUMMED);
     }
@@ -502,7 +502,7 @@ static void round_of_three(hth_group *member[3])
     assert_true(hth_group_start(member[0], shards));
     for (int i = 0; i < 3; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
-        hth_group_weigh(member[i], 8);
+        hth_group_weigh(member[i], 8, 8);
         for (int k = 0; k < SLOTS; k++) {
             hth_group_ready(member[i], k, values);
         }
@@ -721,7 +721,7 @@ static void test_advance(void **state)
     start_two(member, &fd, n);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
-        hth_group_weigh(member[i], 12);
+        hth_group_weigh(member[i], 12, 12);
     }
     assert_int_equal(member[0]->n_left, 3);
     for (int k = 0; k < SLOTS; k++) {
@@ -755,7 +755,7 @@ static void test_advance(void **state)
 // hand_in makes a member's part of a round, in which each element of its gradients is `value`.
 static void hand_in(hth_group *member, float value)
 {
-    hth_group_weigh(member, 12);
+    hth_group_weigh(member, 12, 12);
     for (int k = 0; k < SLOTS; k++) {
         float *place = hth_group_place(member, k);
         for (size_t i = 0; i < slot_floats[k]; i++) {

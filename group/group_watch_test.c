@@ -75,7 +75,7 @@ static hth_group_turn turn(two *t, int member)
 }
 
 // A step of all, the lead having four samples.
-static void two_step_of(two *t, int64_t step, double weight)
+static void two_step_of(two *t, int64_t step, const double weigh[][2])
 {
     static const int64_t shards[2][HTH_GROUP_MEMBERS] = {{4, BATCH - 4}, {4, BATCH - 6, 2}};
     static const float gradient[SLOT] = {[SLOT - 1] = 3};
@@ -89,7 +89,7 @@ static void two_step_of(two *t, int64_t step, double weight)
     for (int i = 0; i < t->n; i++) {
         assert_int_equal(hth_group_begin(t->member[i], &round), HTH_GROUP_ROUND);
         assert_int_equal(round.step, step);
-        hth_group_weigh(t->member[i], weight);
+        hth_group_weigh(t->member[i], weigh[i][0], weigh[i][1]);
         hth_group_ready(t->member[i], 0, gradient);
         hth_group_passed(t->member[i], 1, 1, 0);
     }
@@ -104,7 +104,7 @@ static void two_step_of(two *t, int64_t step, double weight)
 
 static void two_step(two *t, int64_t step)
 {
-    two_step_of(t, step, 4);
+    two_step_of(t, step, (const double[][2]){{4, 4}, {4, 4}, {4, 4}});
 }
 
 // A batch of which no sample weighs anything has a loss, and gradients, of 0.
@@ -113,13 +113,27 @@ static void test_nothing_weighs(void **state)
     two t;
     double ms;
     two_open(&t, false);
-    two_step_of(&t, 0, 0);
+    two_step_of(&t, 0, (const double[][2]){{0, 1}, {0, 1}});
     for (int i = 0; i < 2; i++) {
         assert_true(hth_group_loss(t.member[i], 0, &ms) == 0);
         assert_true(hth_group_summed(t.member[i], 0)[SLOT - 1] == 0);
     }
     two_step(&t, 1);
     assert_true(hth_group_loss(t.member[0], 1, &ms) == 1);
+    two_close(&t);
+}
+
+// Samples that weigh nothing add to the sums what they have, by what all others weigh.
+static void test_one_weighs(void **state)
+{
+    two t;
+    double ms;
+    two_open(&t, false);
+    two_step_of(&t, 0, (const double[][2]){{4, 4}, {0, 2}});
+    for (int i = 0; i < 2; i++) {
+        assert_true(hth_group_loss(t.member[i], 0, &ms) == 1.5);
+        assert_true(hth_group_summed(t.member[i], 0)[SLOT - 1] == 4.5F);
+    }
     two_close(&t);
 }
 
@@ -362,11 +376,11 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_weighs), cmocka_unit_test(test_away),
-        cmocka_unit_test(test_awaits),         cmocka_unit_test(test_awaits_anybody),
-        cmocka_unit_test(test_parks),          cmocka_unit_test(test_server),
-        cmocka_unit_test(test_other),          cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_nothing_weighs), cmocka_unit_test(test_one_weighs),
+        cmocka_unit_test(test_away),           cmocka_unit_test(test_awaits),
+        cmocka_unit_test(test_awaits_anybody), cmocka_unit_test(test_parks),
+        cmocka_unit_test(test_server),         cmocka_unit_test(test_other),
+        cmocka_unit_test(test_seen),           cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

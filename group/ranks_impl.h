@@ -57,8 +57,9 @@ typedef struct ranks {
     uint64_t first, began_ns; // number of the first part's message
     bool *done;
     bool passed, broken;
-    double factor; // of the last round's gradients, to be means
-    hth_err err;   // why nothing more is exchanged
+    double divisor; // of this rank's gradients; 0: it has no samples
+    double factor;  // of the last round's gradients, to be means
+    hth_err err;    // why nothing more is exchanged
     char why[EXCHANGE_WHY];
 } ranks;
 
@@ -86,7 +87,7 @@ void ranks_next(ranks *group, ranks_phase phase);
 // ranks_round_begin: the shards are known.
 void ranks_round_begin(ranks *group);
 bool ranks_alone(hth_group *base);
-void ranks_weigh(hth_group *base, double weight);
+void ranks_weigh(hth_group *base, double weight, double divisor);
 float *ranks_place(hth_group *base, int slot);
 void ranks_ready(hth_group *base, int slot, const float *content);
 void ranks_passed(hth_group *base, double loss, double sample_us, double fixed_us);

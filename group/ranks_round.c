@@ -46,6 +46,7 @@ void ranks_round_begin(ranks *group)
     group->posted = group->n_done = 0;
     group->first = group->next;
     group->passed = group->broken = false;
+    group->divisor = 0;
     group->began_ns = hth_now_ns();
     memset(group->done, 0, group->n_parts * sizeof *group->done);
     memset(group->memory->end, 0, sizeof group->memory->end);
@@ -58,10 +59,11 @@ bool ranks_alone(hth_group *base)
     return ranks_of(base)->n == 1;
 }
 
-void ranks_weigh(hth_group *base, double weight)
+void ranks_weigh(hth_group *base, double weight, double divisor)
 {
     ranks *group = ranks_of(base);
     group->memory->end[ranks_self(group)].weight = weight;
+    group->divisor = divisor;
 }
 
 // The lead's samples, which all ranks know: where nothing but samples weighs, and even shards, each
@@ -76,14 +78,14 @@ float *ranks_place(hth_group *base, int slot)
     return base->area + base->at[slot];
 }
 
-// A slot is handed in times what it weighs; what all weigh is known in the end.
+// A slot is handed in times what it was divided by; what all weigh is known in the end.
 void ranks_ready(hth_group *base, int slot, const float *content)
 {
     ranks *group = ranks_of(base);
     float *place = ranks_place(base, slot);
     size_t at = base->at[slot], n = base->spec.floats[slot], end = at + n;
-    double weight = base->spec.by_count[slot] ? (double)group->shards[ranks_self(group)]
-                                              : group->memory->end[ranks_self(group)].weight;
+    double weight =
+        base->spec.by_count[slot] ? (double)group->shards[ranks_self(group)] : group->divisor;
     float factor = (float)(weight / ranks_unit(group));
     bool there = content == place && factor == 1;
     for (size_t i = 0; i < n && !there; i++) {
@@ -113,7 +115,7 @@ void ranks_passed(hth_group *base, double loss, double sample_us, double fixed_u
     if (group->shards[ranks_self(group)] == 0) {
         ranks_nothing(group);
     }
-    row->loss = row->weight > 0 ? row->weight * loss : 0;
+    row->loss = group->divisor > 0 ? group->divisor * loss : 0;
     row->sample_us = sample_us > 0 ? sample_us : seat->sample_us;
     row->fixed_us = sample_us > 0 ? fixed_us : seat->fixed_us;
     row->most = seat->most < INT64_MAX ? (double)seat->most : 0;

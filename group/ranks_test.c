@@ -163,7 +163,7 @@ static void rank_pass(rank_state *rank, bool full)
         weight += w;
     }
     if (r->n > 0) {
-        hth_group_weigh(rank->group, weight);
+        hth_group_weigh(rank->group, weight, weight);
         for (int k = 0; k < SLOTS && full; k++) {
             double by = by_count[k] ? (double)r->n : weight;
             double mean = by > 0 ? sum[by_count[k]] / by : 0;
@@ -711,7 +711,7 @@ static void sums_begin_before_the_pass_has_ended(void **state)
     begin_round(&net, uneven);
     for (int k = 0; k < SLOTS; k++) {
         client *c = &net.client[1];
-        hth_group_weigh(net.rank[1].group, 1);
+        hth_group_weigh(net.rank[1].group, 1, 1);
         hth_group_ready(net.rank[1].group, k, content);
         client_hear(c);
         assert_int_equal(c->n, k + 1);
@@ -742,7 +742,7 @@ static void gradients_are_sent_from_their_place(void **state)
                 for (size_t f = 0; f < slot_floats[k]; f++) {
                     place[f] = 0.3f;
                 }
-                hth_group_weigh(rank->group, (double)rank->round.n);
+                hth_group_weigh(rank->group, (double)rank->round.n, (double)rank->round.n);
                 hth_group_ready(rank->group, k, place);
             }
             hth_group_passed(rank->group, 1, 10, 0);
@@ -764,6 +764,38 @@ static void gradients_are_sent_from_their_place(void **state)
     (void)state;
 }
 
+// Samples that weigh nothing add to the sums what they have, by what all others weigh.
+static void one_weighs(void **state)
+{
+    static const double weigh[][2] = {{0, 5}, {20, 20}};
+    net net;
+    double ms;
+    net_open(&net, 2);
+    begin_round(&net, (const int64_t[HTH_GROUP_MEMBERS]){12, 12});
+    for (int i = 0; i < 2; i++) {
+        rank_state *rank = &net.rank[i];
+        hth_group_weigh(rank->group, weigh[i][0], weigh[i][1]);
+        for (int k = 0; k < SLOTS; k++) {
+            float *place = hth_group_place(rank->group, k);
+            for (size_t f = 0; f < slot_floats[k]; f++) {
+                place[f] = 0.5F;
+            }
+            hth_group_ready(rank->group, k, place);
+        }
+        hth_group_passed(rank->group, 1, 10, 0);
+    }
+    hub_answer(&net);
+    for (int i = 0; i < 2; i++) {
+        rank_look(&net.rank[i]);
+        for (int k = 0; k < SLOTS; k++) {
+            assert_float_equal(net.rank[i].learned[k], by_count[k] ? 0.5 : 0.625, 1e-7);
+        }
+        assert_float_equal(hth_group_loss(net.rank[i].group, 0, &ms), 1.25, 1e-9);
+    }
+    net_close(&net);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -772,6 +804,7 @@ int main(void)
         cmocka_unit_test(gradients_are_sent_from_their_place),
         cmocka_unit_test(the_loss_is_the_whole_batch_s),
         cmocka_unit_test(nothing_weighs),
+        cmocka_unit_test(one_weighs),
         cmocka_unit_test(the_lead_s_state_counts),
         cmocka_unit_test(a_server_s_state_goes_to_the_others),
         cmocka_unit_test(ranks_that_differ_are_refused),

@@ -265,6 +265,57 @@ static void ignored(void **state)
     fixture_close(&f);
 }
 
+// Labels that weigh nothing beside others: one that is ignored has no part in the loss, and one
+// of a class whose weight is 0 has its label smoothing's. A member with such labels only adds
+// what they have on one device, to losses and gradients; no more does one that has all of a
+// batch.
+static void shards_without_weight(void **state)
+{
+    static const struct {
+        const training *t;
+        int64_t label;
+        const char *options;
+    } cases[] = {{&encoder, -100, "\"class-weights\":[1,1,2,1,1]"},
+                 {&encoder, 0, "\"class-weights\":[0,1,2,1,3]"},
+                 {&smooth, -100, "\"sync-bn\":true,\"class-weights\":[1,1,2,1]"},
+                 {&smooth, 0, "\"sync-bn\":true,\"class-weights\":[0,1,2,1]"}};
+    static const char *const on[] = {"\"cpu:0\"", "\"all\",\"shards\":[[0,3,1]]",
+                                     "\"all\",\"shards\":[[0,1,3]]"};
+    fixture f;
+    char data[200], more[200];
+    devices_open(&f, TWO, false);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const training *t = cases[c].t;
+        json_t *doc[3];
+        writer w = {NULL, NULL, 0};
+        prepare(&f, t, data);
+        add_batches(&w, "x", t->x, t->x_rank, t->x_classes, 0);
+        size_t before = w.bytes;
+        add_batches(&w, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
+        int64_t *label = (int64_t *)(void *)(w.data + before);
+        for (int i = 0; i < STEPS * BATCH; i++) {
+            bool none = i % BATCH == BATCH - 1 || i / BATCH == 1 || (i / BATCH == 2 && i % BATCH);
+            label[i] = none ? cases[c].label : 1 + i % 3;
+        }
+        writer_close(&w, data);
+        for (int i = 0; i < 3; i++) {
+            double want[STEPS], loss[STEPS];
+            hth_err err;
+            snprintf(more, sizeof more, "{%s,\"label-smoothing\":0.25,\"on\":%s}", cases[c].options,
+                     on[i]);
+            doc[i] = train(&f, arguments_of(t, data, more, want), &err);
+            assert_ok(err);
+            losses_of(doc[i], loss);
+            assert_true(loss[1] == 0 && loss[0] > 0 && loss[2] > 0);
+            close_losses(more, doc[0], doc[i]);
+        }
+        for (int i = 0; i < 3; i++) {
+            json_decref(doc[i]);
+        }
+    }
+    fixture_close(&f);
+}
+
 // ---- where they go on
 
 static void reopen(fixture *f, const char *devices)
@@ -460,6 +511,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(budget),
         cmocka_unit_test(server),
         cmocka_unit_test(ignored),
+        cmocka_unit_test(shards_without_weight),
         cmocka_unit_test(parts_are_one_device_s),
         cmocka_unit_test(elsewhere),
         cmocka_unit_test(not_named),

@@ -88,7 +88,8 @@ static hth_err round_compute(hth_train_job *job, float *loss)
     bool alone = hth_group_alone(group->exchange);
     group->thread = pthread_self();
     group->broke = false;
-    hth_group_weigh(group->exchange, hth_trainer_weight(job->trainer, d->input, &d->target));
+    double weight = hth_trainer_weight(job->trainer, d->input, &d->target);
+    hth_group_weigh(group->exchange, weight, hth_trainer_divisor(weight));
     for (int k = 0; k < group->sums.n; k++) {
         group->sums.place[k] = hth_group_place(group->exchange, k);
     }

@@ -208,6 +208,12 @@ void hth_trainer_zeros_close(hth_trainer *trainer);
 // hth_trainer_weight is what a shard of the current shape weighs in the loss; never 0 with sync_bn.
 double hth_trainer_weight(const hth_trainer *trainer, const hth_tensor *inputs,
                           const hth_tensor *target);
+// hth_trainer_divisor is what the loss and the gradients of a shard of that weight are divided by:
+// label smoothing has a part of labels whose classes weigh nothing.
+static inline double hth_trainer_divisor(double weight)
+{
+    return weight > 0 ? weight : 1;
+}
 // hth_trainer_pass computes the loss and the mean gradients of the current shape's samples, and has
 // reported all of them when it returns. member: others draw other random numbers. watch NULL:
 // nothing is reported, and all stays in the slots.

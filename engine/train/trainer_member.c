@@ -229,13 +229,14 @@ static hth_err member_sum(void *ctx, int share, double *values, size_t n)
     return err;
 }
 
-// What the loss of a shard is divided by; 0: it is 0, as are its gradients. With sync_bn kernels
-// weigh them among those of all shards; where some weigh more than their labels do, the sum of
-// all is to be divided by what the labels weigh all the same.
+// What the loss of a shard is divided by, and multiplied again in the sum (hth_group_weigh), or
+// that of a whole batch; 0: loss and gradients are 0. With sync_bn kernels weigh gradients among
+// those of all shards; where some weigh more than their labels do, the sum of all is to be
+// divided by what the labels weigh all the same.
 static hth_err member_norm(double labels, double weight, member_watch *listener, double *norm)
 {
     double all[MEMBER_WEIGHTS] = {labels, weight};
-    *norm = labels;
+    *norm = listener->watch == NULL ? labels : hth_trainer_divisor(labels);
     if (listener->watch == NULL || listener->sums->n_shares == 0) {
         return HTH_OK;
     }

@@ -237,7 +237,7 @@ static hth_err group_go(kmeans_job *job)
     HTH_TRY(hth_work_elsewhere(job->ms->site->queue, group_compute, &part));
     if (hth_kmeans_ranged(job->run)) {
         group->handed = true;
-        hth_group_weigh(group->exchange, (double)group->round.n);
+        hth_group_weigh(group->exchange, (double)group->round.n, (double)group->round.n);
         if (group->round.n > 0) {
             hth_group_ready(group->exchange, 0, &nothing);
         }
