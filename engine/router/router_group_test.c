@@ -471,7 +471,7 @@ static void left_with_too_much(void **state)
     pid_t pid[8];
     devices_open(&f, TWO, true);
     prepare(&f, &unet, data);
-    char *args = job_text(&f, &unet, data, "{\"on\":\"cpu:0\",\"budget\":\"100KB\"}");
+    char *args = job_text(&f, &unet, data, "{\"on\":\"cpu:0\",\"budget\":\"1KB\"}");
     call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
     assert_int_equal(call_run(f.engine, &c), HTH_ETOOBIG);
     snprintf(more, sizeof more,
