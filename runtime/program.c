@@ -197,7 +197,8 @@ static void active_link(hth_site *site, hth_program *program)
     site->active = program;
 }
 
-// The pool is in pieces: all that can move leaves it, and comes back in one.
+// The pool is in pieces: all that can move leaves it, and comes back in one. On error the pinned
+// programs that have not come back are not active: their next run fetches their weights.
 static hth_err activate_again(hth_site *site, hth_program *program)
 {
     weights_drop(site, program, true);
@@ -207,7 +208,11 @@ static hth_err activate_again(hth_site *site, hth_program *program)
     hth_residency_evict(site->residency, UINT64_MAX);
     for (hth_program *q = site->programs; q != NULL; q = q->site_next) {
         if (q->pinned && !q->active && q != program) { // first, and so at the low end
-            HTH_TRY(weights_hold(site, q));
+            hth_err err = weights_hold(site, q);
+            if (err != HTH_OK) {
+                weights_drop(site, q, true);
+                return err;
+            }
             active_link(site, q);
         }
     }

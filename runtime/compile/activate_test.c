@@ -8,6 +8,7 @@
 typedef struct rig {
     site_rig s;
     hth_program *program;
+    hth_program *beside;   // of the same model, for other inputs, and pinned; NULL: none
     hth_tensor in, out[2]; // out: before, and after
     void *others;          // who have the rest of the device
 } rig;
@@ -43,20 +44,33 @@ static void rig_run(rig *r, int which)
     assert_ok(hth_program_run(&r->s.site, r->program, &r->in, &r->out[which], NULL));
 }
 
+static hth_program *rig_program(rig *r, hth_model *m, int64_t samples, hth_tensor *in)
+{
+    hth_program *p;
+    assert_ok(hth_model_synthetic(m, samples, true, in));
+    assert_ok(hth_infer_program(&r->s.models, &m->source, in, false, NULL, &p));
+    return p;
+}
+
 // rig_open has an active program, whose arena has gone; what is free is as much as `arenas` of it,
-// a half below the program's weights, and a half above them.
-static void rig_open(rig *r, double arenas)
+// a half below the program's weights, and a half above them. beside: with a pinned one.
+static void rig_open(rig *r, double arenas, bool beside)
 {
     hth_model *m;
     memset(r, 0, sizeof *r);
     site_rig_open(&r->s, &none);
     put(r->s.store, "m", "tests/data/digits/digits.onnx");
     assert_ok(hth_model_find(&r->s.models, "m", &m));
-    assert_ok(hth_model_synthetic(m, SAMPLES, true, &r->in));
-    assert_ok(hth_infer_program(&r->s.models, &m->source, &r->in, false, NULL, &r->program));
+    r->program = rig_program(r, m, SAMPLES, &r->in);
     for (int i = 0; i < 2; i++) {
         r->out[i] = hth_program_output(r->program, 0);
         r->out[i].data = hth_alloc(r->out[i].bytes);
+    }
+    if (beside) {
+        hth_tensor in;
+        r->beside = rig_program(r, m, 1, &in);
+        hth_free(in.data);
+        hth_program_evict(&r->s.site, r->beside);
     }
     hth_program_evict(&r->s.site, r->program);
     hth_site_drop_arena(&r->s.site);
@@ -66,6 +80,10 @@ static void rig_open(rig *r, double arenas)
     assert_true(half > 0 && l.largest_free_bytes == l.free_bytes);
     void *low = rig_take(r, half, HTH_POOL_WEIGHT);
     rig_run(r, 0);
+    if (beside) {
+        assert_ok(hth_program_activate(&r->s.site, r->beside));
+        hth_program_pin(&r->s.site, r->beside, true);
+    }
     hth_site_drop_arena(&r->s.site);
     l = rig_ledger(r);
     assert_true(l.used_bytes[HTH_POOL_WEIGHT] > half && l.largest_free_bytes == l.free_bytes);
@@ -90,7 +108,7 @@ static void test_moves(void **state)
 {
     for (int pinned = 0; pinned < 2; pinned++) {
         rig r;
-        rig_open(&r, 1.5);
+        rig_open(&r, 1.5, false);
         hth_program_pin(&r.s.site, r.program, pinned != 0);
         assert_true(r.program->active);
         rig_run(&r, 1);
@@ -105,7 +123,7 @@ static void test_stays(void **state)
 {
     rig r;
     hth_residency_stats before, after;
-    rig_open(&r, 0.5);
+    rig_open(&r, 0.5, false);
     hth_residency_stats_get(r.s.site.residency, &before);
     assert_int_equal(hth_program_run(&r.s.site, r.program, &r.in, &r.out[1], NULL), HTH_ENODEVMEM);
     hth_residency_stats_get(r.s.site.residency, &after);
@@ -113,8 +131,46 @@ static void test_stays(void **state)
     rig_close(&r);
 }
 
+static int rig_held(const hth_program *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_weights; i++) {
+        n += p->weights[i].entry != NULL;
+    }
+    return n;
+}
+
+// Where weights do not come back for want of memory, whoever is not active has none of them.
+static void test_fails(void **state)
+{
+    int parts = 0;
+    hth_err err = HTH_ENOMEM;
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        rig r;
+        hth_residency_stats stats;
+        rig_open(&r, 1.5, true);
+        assert_true(r.program->active && r.beside->active && r.beside->pinned);
+        assert_true(rig_held(r.beside) > 1);
+        hth_fault_alloc(nth);
+        err = hth_program_activate(&r.s.site, r.program);
+        hth_fault_alloc(0);
+        assert_true(err == HTH_OK || err == HTH_ENOMEM);
+        assert_int_equal(r.program->active, err == HTH_OK);
+        parts += !r.beside->active;
+        for (int i = 0; i < 2; i++) {
+            const hth_program *p = i == 0 ? r.program : r.beside;
+            assert_true(p->active || rig_held(p) == 0);
+        }
+        hth_residency_stats_get(r.s.site.residency, &stats);
+        assert_true(r.program->active || r.beside->active || stats.resident_bytes == 0);
+        rig_close(&r);
+    }
+    assert_true(parts > 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_stays)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moves), cmocka_unit_test(test_stays),
+                                       cmocka_unit_test(test_fails)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
