@@ -223,7 +223,10 @@ void hth_job_watches_end(hth_job_watches *watches, const char *name, uint64_t id
     watch_job *j = jobs_find(watches, name, 0);
     if (j != NULL && j->n_beginning > 0) { // else there was no room for it
         j->n_beginning--;
-        if (id > j->id) { // or one of before, which made the same model
+        if (id > j->id) {                    // or one of before, which made the same model
+            while (j->id != 0 && j->n > 0) { // whose events are perhaps another tenant's
+                job_drop_oldest(j);
+            }
             j->id = id;
             snprintf(j->tenant, sizeof j->tenant, "%s", tenant);
             pthread_cond_signal(&watches->wake); // who waits for that one

@@ -224,6 +224,28 @@ static void test_replaced(void **state)
     read_answer(json, 0, false);
 }
 
+// .. and whoever has that one learns nothing of the one before, whatever it says that it has heard.
+static void test_replaced_by_another(void **state)
+{
+    asked a;
+    char *json;
+    uint64_t last = known("net", 7, "alice");
+    hth_job_watches_event(table, "net", "{\"state\":\"failed\",\"why\":\"hers\"}", 1, 9);
+    hth_job_watches_event(table, "net", "{\"step\":2}", 2, 9);
+    known("net", 9, "bob");
+    assert_ok(ask_as(&a, "bob", 9, last, 0, &json));
+    assert_null(strstr(json, "hers"));
+    last = read_answer(json, 0, true);
+    hth_job_watches_event(table, "net", "{\"step\":1}", 1, 9);
+    assert_ok(ask_as(&a, "bob", 9, 0, 0, &json));
+    read_answer(json, 1, true);
+    assert_ok(ask_as(&a, "bob", 9, last, 0, &json));
+    read_answer(json, 1, false);
+    known("net", 9, "bob"); // the same one: its events stay
+    assert_ok(ask_as(&a, "bob", 9, last, 0, &json));
+    read_answer(json, 1, false);
+}
+
 static void test_times(void **state)
 {
     asked a, b;
@@ -344,8 +366,15 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events), T(test_strangers), T(test_missed), T(test_replaced),
-        T(test_times),  T(test_limits),    T(test_shares), cmocka_unit_test(test_out_of_memory),
+        T(test_events),
+        T(test_strangers),
+        T(test_missed),
+        T(test_replaced),
+        T(test_replaced_by_another),
+        T(test_times),
+        T(test_limits),
+        T(test_shares),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
