@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of buffers is short, so that a search through it costs less than a table. A buffer may
 // be used by several calls at once; freeing one that a call uses is the caller's error, as with any
-// memory. After a reconnect one of them has it mapped again, and the others wait for that.
+// memory. After a reconnect one of them tries to have it mapped again, and the others wait for that.
 #include "client/buffer.h"
 
 #include "base/alloc.h"
@@ -20,24 +20,33 @@ struct hth_buffer {
     hth_buffer *next;
 };
 
-// buffer_map has the server map the buffer over the present connection.
-static hth_err buffer_map(hearth *h, hth_buffer *buffer)
+static hth_err buffer_ask(hearth *h, const hth_buffer *buffer, uint32_t *region)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Map body = HEARTH__MAP__INIT;
     hth_reply r;
-    uint64_t generation = atomic_load(&h->generation);
     HTH_TRY(hth_descriptor_pass(h, buffer->fd, &body.handle));
     body.bytes = buffer->bytes;
     q.body_case = HEARTH__REQUEST__BODY_MAP;
     q.map = &body;
     HTH_TRY(hth_exchange(h, &q, NULL, NULL, &r));
-    pthread_mutex_lock(&h->lock);
-    buffer->region = r.head->body_case == HEARTH__REPLY__BODY_MAPPED ? r.head->mapped->region : 0;
-    buffer->generation = generation;
-    pthread_mutex_unlock(&h->lock);
+    *region = r.head->body_case == HEARTH__REPLY__BODY_MAPPED ? r.head->mapped->region : 0;
     hth_reply_fini(&r);
     return HTH_OK;
+}
+
+// buffer_map has the server map the buffer over the present connection. One that fails is not asked
+// again over that connection, by whichever call: what lies in the buffer is copied until the next.
+static hth_err buffer_map(hearth *h, hth_buffer *buffer)
+{
+    uint64_t generation = atomic_load(&h->generation);
+    uint32_t region = 0;
+    hth_err err = buffer_ask(h, buffer, &region);
+    pthread_mutex_lock(&h->lock);
+    buffer->region = region;
+    buffer->generation = generation;
+    pthread_mutex_unlock(&h->lock);
+    return err;
 }
 
 static void buffer_release(hth_buffer *buffer)

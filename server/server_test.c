@@ -584,6 +584,49 @@ static void test_restart(void **state)
     hearth_close(h);
 }
 
+// restart_with has another server in place of the first one; `in` is sent until it is answered.
+static void restart_with(fixture *f, hearth *h, const char *shm_bytes, hearth_tensor *in)
+{
+    hearth_status s = HEARTH_EIO;
+    hearth_tensor *out;
+    int n;
+    hth_server_close(f->rig.server);
+    f->rig.server = NULL;
+    assert_ok(hth_setting_set("shm.bytes", shm_bytes));
+    assert_int_equal(fixture_open(f), HTH_OK);
+    for (int i = 0; i < 100 && s == HEARTH_EIO; i++) {
+        s = hearth_infer(h, "m", in, 1, &out, &n);
+    }
+    assert_int_equal(s, HEARTH_OK);
+    hearth_tensors_free(out, n);
+}
+
+// A buffer that a new server does not map is copied from, and nobody asks that server again.
+static void test_restart_unmapped(void **state)
+{
+    fixture *f = *state;
+    hearth *h = open_or_fail(f->rig.ipc, 0);
+    void *buffer;
+    int before = maps(), n;
+    assert_int_equal(hearth_buffer_alloc(h, 2 << 20, &buffer), HEARTH_OK);
+    assert_int_equal(maps(), before + 2); // the client's, and the server's
+    memset(buffer, 1, 4000);
+    hearth_tensor in = vector("x", buffer, 1000), *out;
+    restart_with(f, h, "1MiB", &in);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_OK);
+        assert_memory_equal(out[0].data, buffer, 4000);
+        hearth_tensors_free(out, n);
+        assert_int_equal(maps(), before + 1);
+        assert_ok(hth_setting_set("shm.bytes", "64GiB")); // it would map the buffer now
+    }
+    restart_with(f, h, "64GiB", &in);
+    assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_OK);
+    hearth_tensors_free(out, n);
+    assert_int_equal(maps(), before + 2);
+    hearth_close(h);
+}
+
 // A server that goes on with jobs ends the records of those that the one before it has lost.
 static void test_lost_jobs(void **state)
 {
@@ -646,6 +689,7 @@ int main(int argc, char **argv)
         T(test_second_server),
         T(test_stop_while_busy),
         T(test_restart),
+        T(test_restart_unmapped),
         T(test_lost_jobs),
         T(test_embedded),
         T(test_infer_options),
