@@ -231,8 +231,8 @@ static void call_done(hth_request *request)
 
 // ---- requests
 
-// call_list lists a call as one in progress. HTH_EBUSY: there are too many.
-static hth_err call_list(hth_ring_call *call)
+// call_list lists a call as one in progress; false: there are too many.
+static bool call_list(hth_ring_call *call)
 {
     hth_ring_client *c = call->c;
     pthread_mutex_lock(&c->lock);
@@ -241,9 +241,7 @@ static hth_err call_list(hth_ring_call *call)
     c->calls = call;
     c->n_calls++;
     pthread_mutex_unlock(&c->lock);
-    return busy ? hth_fail(HTH_EBUSY, "a ring of %u channels has that many requests in progress",
-                           (unsigned)c->layout.channels)
-                : HTH_OK;
+    return !busy;
 }
 
 static hth_err call_submit(hth_ring_call *call, const char *token)
@@ -275,13 +273,16 @@ static hth_err call_check(const hth_ring_call *call, size_t bytes)
     return infers ? HTH_OK : hth_fail(HTH_ENOTSUP, "a ring carries inferences only");
 }
 
-// call_go submits a request that is well-formed and was listed.
-static hth_err call_go(hth_ring_call *call, bool refused, hth_err listed, const char *token)
+// call_go submits a request that is well-formed, unless there was no room for it.
+static hth_err call_go(hth_ring_call *call, bool refused, bool room, const char *token)
 {
     if (refused) {
         return hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
     }
-    HTH_TRY(listed);
+    if (!room) {
+        return hth_fail(HTH_EBUSY, "a ring of %u channels has that many requests in progress",
+                        (unsigned)call->c->layout.channels);
+    }
     return call_submit(call, token);
 }
 
@@ -298,10 +299,10 @@ static hth_err call_start(hth_ring_call *call, hth_err read, size_t bytes, const
     hth_err bad = well ? HTH_OK : err;
     call->head.call = bad == HTH_OK ? call->head.call : 0;
     atomic_fetch_add(&t->n_working, 1);
-    hth_err listed = call_list(call);
+    bool room = call_list(call); // sets no sentence: what is wrong so far has one
     bool refused = err == HTH_OK && t->stopping;
     if (err == HTH_OK) {
-        err = call_go(call, refused, listed, token);
+        err = call_go(call, refused, room, token);
     }
     if (err != HTH_OK) {
         call_error(call, err, hth_err_detail());

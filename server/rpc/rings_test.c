@@ -557,6 +557,15 @@ static void test_never_reads(void **state)
     while (busy < 4) {
         busy += raw_reply(&a, &call) == HTH_EBUSY && call > 2000;
     }
+    // .. and of one that would not be taken anyway that is what is said
+    char said[256];
+    hth_ipc_record *q = raw_record(message);
+    size_t bytes = raw_message(1, "m", 3001, message);
+    q->n_known = 1;
+    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+    assert_int_equal(raw_reply_said(&a, &call, said), HTH_ENOTSUP);
+    assert_int_equal(call, 3001);
+    assert_string_equal(said, "a ring carries inferences only");
     raw_close(&a);
     wait_count(&fake_canceled, 1);
     assert_true(echo(other, 5, 3));

@@ -11,6 +11,7 @@
 #include "client/wire.h"
 #include "tests/rig/pass_fd.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct raw {
@@ -127,8 +128,8 @@ static inline size_t raw_message(uint32_t channel, const char *model, uint64_t c
     return sizeof head + r->bytes;
 }
 
-// raw_reply takes the next reply in the channel: its error's code, or HTH_OK.
-static inline hth_err raw_reply(raw *r, uint64_t *call)
+// raw_reply_said takes the next reply in the channel: its error's code and sentence, or HTH_OK.
+static inline hth_err raw_reply_said(raw *r, uint64_t *call, char said[256])
 {
     _Alignas(64) uint8_t copy[4096];
     size_t bytes;
@@ -136,13 +137,22 @@ static inline hth_err raw_reply(raw *r, uint64_t *call)
     assert_ok(hth_ring_next(r->replies, &bytes));
     hth_ring_take(r->replies, copy);
     *call = ((hth_channel_head *)(void *)copy)->call;
+    said[0] = 0;
     if (bytes == sizeof(hth_channel_head)) { // it is to be fetched
         return HTH_OK;
     }
     const hth_ipc_record *reply = raw_record(copy);
     assert_ok(
         hth_wire_check_record(reply, bytes - sizeof(hth_channel_head), &hth_wire_default_limits));
+    const char *detail = hth_ipc_record_text(reply, HTH_IPC_RECORD_DETAIL);
+    snprintf(said, 256, "%s", detail != NULL ? detail : "");
     return (hth_err)reply->err;
+}
+
+static inline hth_err raw_reply(raw *r, uint64_t *call)
+{
+    char said[256];
+    return raw_reply_said(r, call, said);
 }
 
 #endif
