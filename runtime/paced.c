@@ -13,7 +13,7 @@ static hth_err paced_turn(void *ctx)
 {
     const hth_paced *p = ctx;
     (void)hth_work_point(p->site->queue);
-    return p->r != NULL && p->r->canceled
+    return p->r != NULL && *hth_request_canceled(p->r)
                ? hth_fail(HTH_ECANCELED, "canceled while it was being prepared")
                : HTH_OK;
 }

@@ -95,6 +95,8 @@ struct hth_request {
     uint32_t crashes;    // of processes that were at work on it: "train" goes on where it was
     bool joined;         // the engine's: a rank that has begun to exchange with the others
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
+    // of one that is a part of another, which outlives it: is canceled when that is; NULL: it is none
+    const hth_request *whole;
     // answer
     hth_err err;
     char detail[512];
@@ -111,5 +113,11 @@ struct hth_request {
     hth_request *next; // the engine's
     hth_route route;   // the router's
 };
+
+// hth_request_canceled is where it stands that a request is canceled. Only a command may be a part.
+static inline const atomic_int *hth_request_canceled(const hth_request *request)
+{
+    return request->whole != NULL ? &request->whole->canceled : &request->canceled;
+}
 
 #endif

@@ -233,7 +233,7 @@ static void engine_query(void *ctx, hth_request *request)
 {
     local_engine *e = ctx;
     request->started_ns = hth_now_ns();
-    if (request->canceled) {
+    if (*hth_request_canceled(request)) {
         engine_answer(request, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
     } else {
         local_commands[request->command](e, request);
@@ -243,7 +243,7 @@ static void engine_query(void *ctx, hth_request *request)
 static bool engine_at_once(void *ctx, hth_request *request)
 {
     local_engine *e = ctx;
-    if (request->canceled || !hth_query_at_once(&e->models, request)) {
+    if (*hth_request_canceled(request) || !hth_query_at_once(&e->models, request)) {
         return false;
     }
     request->started_ns = hth_now_ns();

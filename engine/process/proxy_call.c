@@ -466,7 +466,7 @@ static proxy_call *call_find(hth_proxy *proxy,
 
 static bool call_is_canceled(hth_proxy *proxy, const proxy_call *call)
 {
-    return call->state == PROXY_WAITING && call->r->canceled;
+    return call->state == PROXY_WAITING && *hth_request_canceled(call->r);
 }
 
 static bool call_is_refused(hth_proxy *proxy, const proxy_call *call)
@@ -486,7 +486,8 @@ void proxy_tick(hth_proxy *proxy)
     proxy_call *c;
     pthread_mutex_lock(&proxy->lock);
     for (int i = 0; proxy->phase == PROXY_UP && i < proxy->high; i++) {
-        if (proxy->calls[i].state == PROXY_SENT && proxy->calls[i].r->canceled) {
+        const proxy_call *call = &proxy->calls[i];
+        if (call->state == PROXY_SENT && *hth_request_canceled(call->r)) {
             proxy->link.control->entry[i].r.canceled = 1;
         }
     }

@@ -170,12 +170,12 @@ static void note_progress(hth_request *request, const char *what, uint64_t done,
     atomic_fetch_add(&progress, 1);
 }
 
-// slow_begin returns when the request runs.
-static void slow_begin(hth_engine *engine, call *c)
+// slow_begin returns when the request, which is a part of `whole`, or of none, runs.
+static void slow_begin(hth_engine *engine, call *c, const hth_request *whole)
 {
     atomic_store(&progress, 0);
-    c->r =
-        (hth_request){.command = HTH_COMMAND_BENCH, .arguments = SLOW, .progress = note_progress};
+    c->r = (hth_request){
+        .command = HTH_COMMAND_BENCH, .arguments = SLOW, .progress = note_progress, .whole = whole};
     call_start(engine, c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (atomic_load(&progress) == 0) {
@@ -338,9 +338,12 @@ static void test_cancel_and_progress(void **state)
     fixture f;
     call c = {.finished = false};
     open_all(&f);
-    slow_begin(f.engine, &c);
-    c.r.canceled = 1;
-    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    hth_request whole = {.command = HTH_COMMAND_BENCH};
+    for (int part = 0; part < 2; part++) {
+        slow_begin(f.engine, &c, part ? &whole : NULL);
+        *(part ? &whole.canceled : &c.r.canceled) = 1;
+        assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    }
     assert_int_equal(classify(f.engine, images.data), 355);
     fixture_close(&f);
 }
@@ -384,7 +387,7 @@ static void test_killed_at_work(void **state)
     open_all(&f);
     memset(&slow, 0, sizeof slow);
     memset(wait, 0, sizeof wait);
-    slow_begin(f.engine, &slow);
+    slow_begin(f.engine, &slow, NULL);
     for (int i = 0; i < N; i++) {
         wait[i].r = (hth_request){.model = "digits", .inputs = &in, .n_inputs = 1};
         call_start(f.engine, &wait[i]);

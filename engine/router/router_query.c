@@ -179,6 +179,7 @@ static hth_err all_ask(hth_router *router, hth_request *request, uint32_t mask,
                                           .arguments = request->arguments,
                                           .tenant = request->tenant,
                                           .admin = request->admin,
+                                          .whole = request,
                                           .done = all_done,
                                           .ctx = a};
             a->device[a->n++] = i;

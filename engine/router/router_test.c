@@ -11,6 +11,7 @@
 #include "base/spin.h"
 #include "engine/router/router.h"
 
+#include <semaphore.h>
 #include <signal.h>
 #include <time.h>
 
@@ -253,6 +254,47 @@ static void copied(void **state)
     }
     assert_ok(hth_setting_set("devices.replica_queue", "8"));
     fixture_close(&f);
+}
+
+typedef struct held {
+    call c;
+    sem_t begun, go_on;
+} held;
+
+static hth_err held_place(hth_request *request, hth_request_tensor *out, int n)
+{
+    held *h = request->ctx;
+    sem_post(&h->begun);
+    while (sem_wait(&h->go_on) != 0) {
+    }
+    return call_place(request, out, n);
+}
+
+// A canceled question to both devices ends on one that has not come to it, too.
+static void canceled(void **state)
+{
+    fixture f;
+    held h;
+    hth_request_tensor in = {.name = NULL, .t = digits};
+    sem_init(&h.begun, 0, 0);
+    sem_init(&h.go_on, 0, 0);
+    both_open(&f, TWO, false);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    infer(&f, "digits");
+    h.c = (call){.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .place = held_place}};
+    call_start(f.engine, &h.c);
+    while (sem_wait(&h.begun) != 0) { // its device is not asked anything else meanwhile
+    }
+    call c = {.r = {.command = HTH_COMMAND_SERVING, .arguments = "{\"model\":\"digits\"}"}};
+    call_start(f.engine, &c);
+    c.r.canceled = 1;
+    sem_post(&h.go_on);
+    digits_end(&h.c);
+    assert_err(call_wait(&c), HTH_ECANCELED, "canceled while it was queued");
+    assert_null(c.r.json);
+    fixture_close(&f);
+    sem_destroy(&h.begun);
+    sem_destroy(&h.go_on);
 }
 
 static char *job_text(const char *data, const char *name, double *want)
@@ -617,17 +659,12 @@ static void killed_while_it_trains(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),
-        cmocka_unit_test(placed),
-        cmocka_unit_test(copied),
-        cmocka_unit_test(trained),
-        cmocka_unit_test(resumed),
-        cmocka_unit_test(refused_beside),
-        cmocka_unit_test(refused_for_one),
-        cmocka_unit_test(set_everywhere),
-        cmocka_unit_test(room_elsewhere),
-        cmocka_unit_test(killed),
-        cmocka_unit_test(killed_while_it_trains),
+        cmocka_unit_test(lists),          cmocka_unit_test(placed),
+        cmocka_unit_test(copied),         cmocka_unit_test(canceled),
+        cmocka_unit_test(trained),        cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_beside), cmocka_unit_test(refused_for_one),
+        cmocka_unit_test(set_everywhere), cmocka_unit_test(room_elsewhere),
+        cmocka_unit_test(killed),         cmocka_unit_test(killed_while_it_trains),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});

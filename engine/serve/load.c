@@ -383,7 +383,7 @@ static void loads_retry(hth_loads *loads, hth_request **from, bool changed)
     *from = NULL;
     for (hth_request *r = list; r != NULL; r = next) {
         next = r->next;
-        if (r->canceled) {
+        if (*hth_request_canceled(r)) {
             loads->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
         } else if (from == &loads->waiting ? changed : load_settled(loads, r)) {
             load_one(loads, r, false);

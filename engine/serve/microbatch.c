@@ -132,7 +132,7 @@ static hth_err slice_compare(hth_models *ms, hth_program *program, const hth_ten
                              const hth_tensor *out, hth_request *progress)
 {
     static const int64_t sizes[] = {4, 1};
-    const atomic_int *canceled = progress != NULL ? &progress->canceled : NULL;
+    const atomic_int *canceled = progress != NULL ? hth_request_canceled(progress) : NULL;
     int64_t batch = program->key[0].shape.dim[0];
     uint64_t best, ns;
     HTH_TRY(slice_time(ms, program, 0, inputs, out, canceled, &best));

@@ -227,7 +227,7 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *program, bool tune, hth
             progress->progress(progress, "measuring algorithms", (uint64_t)i,
                                (uint64_t)program->graph->n_nodes);
         }
-        if (progress != NULL && progress->canceled) {
+        if (progress != NULL && *hth_request_canceled(progress)) {
             return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
         }
         (void)hth_work_point(site->queue);
