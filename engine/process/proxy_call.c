@@ -362,7 +362,7 @@ static hth_err answer_outputs(hth_proxy *proxy, proxy_call *call, const hth_ipc_
         *t = hth_child_record_tensor(record, &record->tensor[i]);
         void *at = proxy_output_at(proxy, &record->tensor[i]);
         if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
-            bytes != t->t.bytes || at == NULL) {
+            bytes != t->t.bytes || at == NULL || t->name == NULL) {
             proxy->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine process returned an invalid output");
         }

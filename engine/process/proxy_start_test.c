@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Children that do not start, die as they do, or do not answer. This program is its own engine's
-// process, one that behaves as FAKE_CHILD in its environment says; what it is asked to load it
-// tells as an event.
+// Children that do not start, die as they do, do not answer, or answer nonsense. This program is its
+// own engine's process, one that behaves as FAKE_CHILD in its environment says; what it is asked to
+// load it tells as an event.
 #include "base/test.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -10,6 +10,7 @@
 #include "tests/rig/children.h"
 #include "tests/rig/engine_call.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -19,6 +20,7 @@
 
 #define LIMIT_NS   300000000000u // of everything that is waited for
 #define FAKE_CHILD "HEARTH_FAKE_CHILD"
+#define OUTPUT     "y"
 
 // ---- the child
 
@@ -43,11 +45,36 @@ static void fake_answer(hth_child_link *link, const hth_child_head *call, hth_er
     free(a);
 }
 
+// fake_output answers an inference with one output of so many numbers, named or not.
+static void fake_output(hth_child_link *link, const hth_child_head *call, const char *what)
+{
+    const char *const text[HTH_IPC_RECORD_TEXTS] = {NULL};
+    unsigned named = 0;
+    int64_t n = 0;
+    if (sscanf(what, "output %u %" SCNd64, &named, &n) != 2) {
+        return;
+    }
+    size_t bytes = hth_ipc_record_room(text, 1, sizeof OUTPUT);
+    hth_ipc_record *a = malloc(bytes);
+    hth_child_head head = {.kind = HTH_CHILD_DONE, .entry = call->entry};
+    hth_ipc_record_begin(a, text, 1);
+    hth_ipc_record_tensor *w =
+        hth_ipc_record_add(a, named ? OUTPUT : NULL, HTH_DT_F32, 1, &n, (uint64_t)n * 4);
+    w->region = HTH_IPC_RECORD_SLAB;
+    (void)hth_ipc_record_end(a);
+    (void)hth_child_link_send(link, &head, a, a->bytes, HTH_FOREVER);
+    free(a);
+}
+
 // fake_call: "load N" answers requests to load with error N, "silent" with nothing.
 static void fake_call(hth_child_link *link, const hth_child_head *head, const char *what)
 {
     static const char event[] = "digits\0load";
     const hth_ipc_record *q = hth_slab_at(link->in, head->far_at, head->far_bytes);
+    if (hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL) != NULL) {
+        fake_output(link, head, what);
+        return;
+    }
     if (hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY)) != HTH_COMMAND_LOAD) {
         fake_answer(link, head, HTH_OK);
         return;
@@ -298,6 +325,56 @@ static void test_models_again(void **state)
     hth_setting_reset();
 }
 
+// ---- answers
+
+typedef struct answered {
+    call c; // first
+    int placed;
+    float y[64];
+} answered;
+
+static hth_err answered_place(hth_request *request, hth_request_tensor *out, int n)
+{
+    answered *a = request->ctx;
+    a->placed += n;
+    out[0].t.data = a->y;
+    return HTH_OK;
+}
+
+// infer has a child that answers as `what` says asked for an inference, and notes whether hearthd
+// has believed it.
+static hth_err infer(const char *what, answered *a)
+{
+    fixture f;
+    assert_ok(open_fake(&f, what));
+    *a = (answered){.c = {.r = {.model = "digits", .place = answered_place}}};
+    pid_t pid = child_of(getpid());
+    hth_err err = call_run(f.engine, &a->c);
+    if (err == HTH_ECORRUPT) { // that child is gone
+        uint64_t until = hth_real_after(LIMIT_NS);
+        while (child_of(getpid()) == pid) {
+            assert_true(hth_real_ns() < until);
+            usleep(1000);
+        }
+    }
+    ask(&f);
+    fixture_close(&f);
+    return hth_err_restore(err, a->c.r.detail);
+}
+
+// Outputs have names: whoever places them looks at those.
+static void test_output_without_name(void **state)
+{
+    (void)state;
+    answered a;
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
+    assert_ok(infer("output 1 16", &a));
+    assert_int_equal(a.placed, 1);
+    assert_err(infer("output 0 16", &a), HTH_ECORRUPT, "invalid output");
+    assert_int_equal(a.placed, 0);
+    hth_setting_reset();
+}
+
 int main(int argc, char **argv)
 {
     if (hth_child_requested(argc, argv)) {
@@ -306,7 +383,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dies_as_it_starts), cmocka_unit_test(test_never_starts),
         cmocka_unit_test(test_never_ends),        cmocka_unit_test(test_cannot_start),
-        cmocka_unit_test(test_models_again),
+        cmocka_unit_test(test_models_again),      cmocka_unit_test(test_output_without_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
