@@ -360,7 +360,7 @@ static hth_err answer_outputs(hth_proxy *proxy, proxy_call *call, const hth_ipc_
         size_t bytes = 0;
         hth_request_tensor *t = &r->outputs[i];
         *t = hth_child_record_tensor(record, &record->tensor[i]);
-        void *at = proxy_output_at(proxy, &record->tensor[i]);
+        void *at = proxy_output_at(proxy, call, &record->tensor[i]);
         if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
             bytes != t->t.bytes || at == NULL || t->name == NULL) {
             proxy->lost = true;
@@ -373,7 +373,7 @@ static hth_err answer_outputs(hth_proxy *proxy, proxy_call *call, const hth_ipc_
     HTH_TRY(r->place(r, r->outputs, n));
     for (int i = 0; i < n; i++) {
         const hth_tensor *t = &r->outputs[i].t;
-        const void *from = proxy_output_at(proxy, &record->tensor[i]);
+        const void *from = proxy_output_at(proxy, call, &record->tensor[i]);
         if (t->data == from) {
             keep = keep || r->outputs[i].offered != NULL;
         } else if (t->bytes > 0) {

@@ -195,9 +195,10 @@ void proxy_models_close(hth_proxy *proxy);
 
 // proxy_locate says in *out where the child sees a tensor; false: it has to be copied.
 bool proxy_locate(hth_proxy *proxy, const hth_tensor *tensor, hth_ipc_record_tensor *out);
-// proxy_output_at is where an output lies: in the child's slab, or where its client wants it. NULL:
-// in neither.
-void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor);
+// proxy_output_at is where an output lies: in the child's slab, or where the call's client has a
+// place for one. NULL: in neither.
+void *proxy_output_at(const hth_proxy *proxy, const proxy_call *call,
+                      const hth_ipc_record_tensor *tensor);
 
 // These with the lock held.
 

@@ -141,17 +141,22 @@ bool proxy_locate(hth_proxy *proxy, const hth_tensor *tensor, hth_ipc_record_ten
     return r != NULL;
 }
 
-void *proxy_output_at(hth_proxy *proxy, const hth_ipc_record_tensor *tensor)
+void *proxy_output_at(const hth_proxy *proxy, const proxy_call *call,
+                      const hth_ipc_record_tensor *tensor)
 {
     if (tensor->region == HTH_IPC_RECORD_SLAB) {
         return hth_slab_at(proxy->link.out, tensor->at, tensor->bytes);
     }
-    pthread_mutex_lock(&proxy->lock);
-    const proxy_region *r = region_number(proxy, tensor->region);
-    bool inside = r != NULL && tensor->at <= r->bytes && tensor->bytes <= r->bytes - tensor->at;
-    void *at = inside ? (char *)r->base + tensor->at : NULL;
-    pthread_mutex_unlock(&proxy->lock);
-    return at;
+    // the request holds the memory of its own places only, and only these are its client's
+    const hth_ipc_record *q = call->record;
+    const hth_ipc_record_tensor *place = &q->tensor[q->n_tensors - q->n_known];
+    for (int i = 0; i < call->r->n_known && i < (int)q->n_known; i++) {
+        if (place[i].region == tensor->region && place[i].at == tensor->at &&
+            tensor->bytes <= place[i].bytes) {
+            return call->r->known[i].t.data;
+        }
+    }
+    return NULL;
 }
 
 // ---- telling the child

@@ -45,13 +45,16 @@ static void fake_answer(hth_child_link *link, const hth_child_head *call, hth_er
     free(a);
 }
 
-// fake_output answers an inference with one output of so many numbers, named or not.
-static void fake_output(hth_child_link *link, const hth_child_head *call, const char *what)
+// fake_output answers an inference with one output of so many numbers, named or not: in the slab,
+// or so far from the place that the client has for it, in number of memory and in bytes.
+static void fake_output(hth_child_link *link, const hth_child_head *call, const hth_ipc_record *q,
+                        const char *what)
 {
     const char *const text[HTH_IPC_RECORD_TEXTS] = {NULL};
-    unsigned named = 0;
-    int64_t n = 0;
-    if (sscanf(what, "output %u %" SCNd64, &named, &n) != 2) {
+    unsigned named = 0, region = 0;
+    int64_t n = 0, at = 0;
+    int given = sscanf(what, "output %u %" SCNd64 " %u %" SCNd64, &named, &n, &region, &at);
+    if (given < 2) {
         return;
     }
     size_t bytes = hth_ipc_record_room(text, 1, sizeof OUTPUT);
@@ -61,6 +64,11 @@ static void fake_output(hth_child_link *link, const hth_child_head *call, const 
     hth_ipc_record_tensor *w =
         hth_ipc_record_add(a, named ? OUTPUT : NULL, HTH_DT_F32, 1, &n, (uint64_t)n * 4);
     w->region = HTH_IPC_RECORD_SLAB;
+    if (given == 4 && q->n_known > 0) {
+        const hth_ipc_record_tensor *k = &q->tensor[q->n_tensors - 1];
+        w->region = k->region + region;
+        w->at = k->at + (uint64_t)at;
+    }
     (void)hth_ipc_record_end(a);
     (void)hth_child_link_send(link, &head, a, a->bytes, HTH_FOREVER);
     free(a);
@@ -72,7 +80,7 @@ static void fake_call(hth_child_link *link, const hth_child_head *head, const ch
     static const char event[] = "digits\0load";
     const hth_ipc_record *q = hth_slab_at(link->in, head->far_at, head->far_bytes);
     if (hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL) != NULL) {
-        fake_output(link, head, what);
+        fake_output(link, head, q, what);
         return;
     }
     if (hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY)) != HTH_COMMAND_LOAD) {
@@ -327,10 +335,14 @@ static void test_models_again(void **state)
 
 // ---- answers
 
+#define SHARE_BYTES ((size_t)64 << 10)
+#define NUMBERS     64 // that a client has room for, from AT on
+#define AT          4096
+
 typedef struct answered {
     call c; // first
     int placed;
-    float y[64];
+    float y[2 * NUMBERS];
 } answered;
 
 static hth_err answered_place(hth_request *request, hth_request_tensor *out, int n)
@@ -341,16 +353,36 @@ static hth_err answered_place(hth_request *request, hth_request_tensor *out, int
     return HTH_OK;
 }
 
-// infer has a child that answers as `what` says asked for an inference, and notes whether hearthd
-// has believed it.
+static char *share(hth_engine *engine)
+{
+    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)SHARE_BYTES), 0);
+    char *base = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(base, MAP_FAILED);
+    hth_engine_share(engine, fd, 0, base, SHARE_BYTES);
+    close(fd);
+    return base;
+}
+
+// infer asks a child that answers as `what` says for an inference whose output has its place in the
+// first of two clients' memory. What hearthd does not believe ends the child.
 static hth_err infer(const char *what, answered *a)
 {
     fixture f;
+    char *memory[2];
     assert_ok(open_fake(&f, what));
-    *a = (answered){.c = {.r = {.model = "digits", .place = answered_place}}};
+    for (int i = 0; i < 2; i++) {
+        memory[i] = share(f.engine);
+        memset(memory[i], 1 + i, SHARE_BYTES);
+    }
+    hth_request_tensor known = {.name = OUTPUT,
+                                .t = {.data = memory[0] + AT, .bytes = NUMBERS * sizeof(float)}};
+    *a = (answered){
+        .c = {.r = {.model = "digits", .place = answered_place, .known = &known, .n_known = 1}}};
     pid_t pid = child_of(getpid());
     hth_err err = call_run(f.engine, &a->c);
-    if (err == HTH_ECORRUPT) { // that child is gone
+    if (err == HTH_ECORRUPT) {
         uint64_t until = hth_real_after(LIMIT_NS);
         while (child_of(getpid()) == pid) {
             assert_true(hth_real_ns() < until);
@@ -358,6 +390,10 @@ static hth_err infer(const char *what, answered *a)
         }
     }
     ask(&f);
+    for (int i = 0; i < 2; i++) {
+        hth_engine_unshare(f.engine, memory[i]);
+        munmap(memory[i], SHARE_BYTES);
+    }
     fixture_close(&f);
     return hth_err_restore(err, a->c.r.detail);
 }
@@ -368,10 +404,31 @@ static void test_output_without_name(void **state)
     (void)state;
     answered a;
     assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
-    assert_ok(infer("output 1 16", &a));
+    assert_ok(infer("output 1 64", &a));
     assert_int_equal(a.placed, 1);
-    assert_err(infer("output 0 16", &a), HTH_ECORRUPT, "invalid output");
+    assert_err(infer("output 0 64", &a), HTH_ECORRUPT, "invalid output");
     assert_int_equal(a.placed, 0);
+    hth_setting_reset();
+}
+
+// Of clients' memory an output may lie where its own client has a place for it, and nowhere else.
+static void test_output_elsewhere(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"output 1 64 1 0", "output 1 64 0 64", "output 1 64 0 -4096",
+                                      "output 1 65 0 0"};
+    const char ones[NUMBERS * sizeof(float)] = {[0 ... NUMBERS * sizeof(float) - 1] = 1};
+    answered a;
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
+    assert_ok(infer("output 1 64 0 0", &a));
+    assert_int_equal(a.placed, 1);
+    assert_memory_equal(a.y, ones, sizeof ones);
+    assert_ok(infer("output 1 8 0 0", &a)); // less than there is room for
+    assert_memory_equal(a.y, ones, 8 * sizeof a.y[0]);
+    for (int i = 0; i < 4; i++) {
+        assert_err(infer(bad[i], &a), HTH_ECORRUPT, "invalid output");
+        assert_int_equal(a.placed, 0);
+    }
     hth_setting_reset();
 }
 
@@ -384,6 +441,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_dies_as_it_starts), cmocka_unit_test(test_never_starts),
         cmocka_unit_test(test_never_ends),        cmocka_unit_test(test_cannot_start),
         cmocka_unit_test(test_models_again),      cmocka_unit_test(test_output_without_name),
+        cmocka_unit_test(test_output_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
