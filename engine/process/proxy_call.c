@@ -28,6 +28,13 @@ static size_t aligned(size_t bytes)
     return (bytes + HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
 }
 
+// call_set changes what a call is at, and counts those that wait; lock held.
+static void call_set(hth_proxy *proxy, proxy_call *call, proxy_state state)
+{
+    proxy->n_waiting += (state == PROXY_WAITING) - (call->state == PROXY_WAITING);
+    call->state = state;
+}
+
 // ---- submission
 
 static void call_unpack(hth_proxy *proxy, proxy_call *call)
@@ -141,7 +148,7 @@ static hth_err call_pack(hth_proxy *proxy, proxy_call *call)
 
 static void call_give_back(hth_proxy *proxy, proxy_call *call)
 {
-    call->state = PROXY_FREE;
+    call_set(proxy, call, PROXY_FREE);
     call->next = proxy->first_free;
     proxy->first_free = (int)(call - proxy->calls);
 }
@@ -203,7 +210,7 @@ static hth_err call_send(hth_proxy *proxy, proxy_call *call)
                                                        r->files, r->n_files)
                                  : hth_child_link_send(&proxy->link, &head, &ask, sizeof ask, 0);
     if (err == HTH_OK) {
-        call->state = PROXY_SENT;
+        call_set(proxy, call, PROXY_SENT);
     } else if (err == HTH_ECORRUPT) { // it spoilt its ring
         proxy->lost = true;
         err = HTH_ECANCELED;
@@ -241,19 +248,23 @@ static hth_err call_take(hth_proxy *proxy, proxy_call **out)
     return err;
 }
 
-// call_submit sends a call that is packed, or leaves it to the supervisor's thread while there is
-// no child. Under the lock.
+// call_submit sends a call that is packed, after all that wait already, or leaves it to the
+// supervisor's thread while there is no child or no room. Under the lock.
 static hth_err call_submit(hth_proxy *proxy, proxy_call *call)
 {
     if (proxy->stopping) {
         return hth_fail(HTH_ECANCELED, "Server exiting");
     }
-    hth_err err = proxy->phase == PROXY_UP ? call_send(proxy, call) : HTH_EBUSY;
-    if (err == HTH_EBUSY || err == HTH_ECANCELED) { // no room, or the child is about to end
-        call->state = PROXY_WAITING;
-        return HTH_OK;
+    bool up = proxy->phase == PROXY_UP, first = proxy->n_waiting == 0;
+    hth_err err = up && first ? call_send(proxy, call) : HTH_EBUSY;
+    if (err != HTH_EBUSY && err != HTH_ECANCELED) {
+        return err;
     }
-    return err;
+    call_set(proxy, call, PROXY_WAITING); // no room, or the child is about to end
+    if (up && !first) {
+        (void)proxy_send_waiting(proxy);
+    }
+    return HTH_OK;
 }
 
 hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
@@ -329,7 +340,7 @@ static hth_err answer_keep(hth_proxy *proxy, hth_request *request, proxy_call *c
     pthread_mutex_lock(&proxy->lock);
     *k = (proxy_retained){{call_release}, proxy, proxy->out, (int)(call - proxy->calls)};
     proxy->out->refs++;
-    call->state = PROXY_RETAINED;
+    call_set(proxy, call, PROXY_RETAINED);
     proxy->n_retained++;
     pthread_mutex_unlock(&proxy->lock);
     request->retained = &k->head;
@@ -458,7 +469,7 @@ static proxy_call *call_find(hth_proxy *proxy,
         found = wanted(proxy, &proxy->calls[i]) ? &proxy->calls[i] : NULL;
     }
     if (found != NULL) {
-        found->state = PROXY_FILLING; // nobody else looks at it any more
+        call_set(proxy, found, PROXY_FILLING); // nobody else looks at it any more
     }
     pthread_mutex_unlock(&proxy->lock);
     return found;
@@ -540,13 +551,13 @@ void proxy_bury(hth_proxy *proxy, const char *sentence, bool all)
     for (int i = 0; i < proxy->high; i++) {
         c = &proxy->calls[i];
         if (c->state == PROXY_SENT && !call_has_begun(&proxy->link.control->entry[i].r)) {
-            c->state = PROXY_WAITING;
+            call_set(proxy, c, PROXY_WAITING);
             c->crashes++;
             c->r->started_ns = 0; // nothing was computed for it
         } else if (c->state == PROXY_SENT) {
             c->r->started_ns = proxy->link.control->entry[i].r.started_ns;
             c->r->crashes++;
-            c->state = call_goes_on(c->r) ? PROXY_WAITING : PROXY_SENT;
+            call_set(proxy, c, call_goes_on(c->r) ? PROXY_WAITING : PROXY_SENT);
         }
         running += c->state == PROXY_SENT;
         waiting += c->state == PROXY_WAITING;

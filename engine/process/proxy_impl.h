@@ -112,7 +112,7 @@ struct hth_proxy {
     pthread_t opener;    // that thread
     proxy_call *calls;
     int n_calls, high, first_free, in_flight; // high: calls from there on were never used
-    int n_retained;                           // calls whose state is RETAINED
+    int n_retained, n_waiting;                // calls whose state is RETAINED, WAITING
     int others;                               // of those in flight: not of the thread that polls
     pthread_t poller;                         // that thread, where there is one
     bool polling, polled; // there is one; it has said to the ring that nobody need be woken

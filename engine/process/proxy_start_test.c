@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Children that do not start, die as they do, do not answer, or answer nonsense. This program is its
-// own engine's process, one that behaves as FAKE_CHILD in its environment says; what it is asked to
-// load it tells as an event.
+// Children that do not start, die as they do, do not answer, or answer nonsense, and in which order
+// they are asked. This program is its own engine's process, one that behaves as FAKE_CHILD in its
+// environment says; what it is asked to load it tells as an event.
 #include "base/test.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -93,6 +93,15 @@ static void fake_call(hth_child_link *link, const hth_child_head *head, const ch
     }
 }
 
+// fake_memory makes room for the next client's memory, and does without this one.
+static void fake_memory(hth_child_link *link, const hth_child_head *head)
+{
+    int fd;
+    if (hth_child_link_passed(link, head, &fd, 1) == HTH_OK) {
+        close(fd);
+    }
+}
+
 static int fake_child(const char *what)
 {
     static const char event[] = "digits\0dies";
@@ -125,6 +134,8 @@ static int fake_child(const char *what)
            head.kind != HTH_CHILD_STOP) {
         if (head.kind == HTH_CHILD_CALL) {
             fake_call(&link, &head, what);
+        } else if (head.kind == HTH_CHILD_REGION) {
+            fake_memory(&link, &head);
         }
     }
     while (strcmp(what, "stays") == 0) { // however it is told to stop
@@ -432,6 +443,70 @@ static void test_output_elsewhere(void **state)
     hth_setting_reset();
 }
 
+// ---- order
+
+static atomic_int finished;
+
+typedef struct ordered {
+    answered a; // first
+    char *memory;
+    hth_request_tensor in;
+    int place; // so many were answered before it
+} ordered;
+
+static void ordered_done(hth_request *request)
+{
+    ordered *o = request->ctx;
+    o->place = atomic_fetch_add(&finished, 1);
+    call_done(request);
+}
+
+// More clients' memory than the socket takes descriptors: requests wait for room. One that comes
+// later, and needs none, is asked later.
+static void test_none_overtakes(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    static ordered o[N + 1];
+    static char own[64];
+    fixture f;
+    siginfo_t info;
+    assert_ok(hth_setting_set("engine.missed_heartbeats", "1000"));
+    assert_ok(open_fake(&f, "output 1 1"));
+    for (int i = 0; i < N; i++) {
+        o[i].memory = share(f.engine);
+    }
+    pid_t pid = child_of(getpid());
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
+    for (int i = 0; i <= N; i++) {
+        ordered *k = &o[i];
+        k->in = (hth_request_tensor){.t = {.dtype = HTH_DT_U8,
+                                           .shape = {1, {sizeof own}},
+                                           .data = i < N ? k->memory : own,
+                                           .bytes = sizeof own}};
+        k->a.c.r = (hth_request){.model = "digits",
+                                 .inputs = &k->in,
+                                 .n_inputs = 1,
+                                 .place = answered_place,
+                                 .done = ordered_done};
+        call_start(f.engine, &k->a.c);
+    }
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    for (int i = 0; i <= N; i++) {
+        assert_ok(call_wait(&o[i].a.c));
+    }
+    for (int i = 0; i <= N; i++) {
+        assert_int_equal(o[i].place, i);
+    }
+    for (int i = 0; i < N; i++) {
+        hth_engine_unshare(f.engine, o[i].memory);
+        munmap(o[i].memory, SHARE_BYTES);
+    }
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
 int main(int argc, char **argv)
 {
     if (hth_child_requested(argc, argv)) {
@@ -441,7 +516,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_dies_as_it_starts), cmocka_unit_test(test_never_starts),
         cmocka_unit_test(test_never_ends),        cmocka_unit_test(test_cannot_start),
         cmocka_unit_test(test_models_again),      cmocka_unit_test(test_output_without_name),
-        cmocka_unit_test(test_output_elsewhere),
+        cmocka_unit_test(test_output_elsewhere),  cmocka_unit_test(test_none_overtakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
