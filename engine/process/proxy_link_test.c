@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What hearthd believes of its engine's process, and what it tells it: descriptors of clients'
-// memory, the end, for how long nobody spins. This program is its own engine's process.
+// memory and what is in it, the end, for how long nobody spins. This program is its own engine's
+// process.
 #include "base/settings.h"
 #include "base/spin.h"
 #include "engine/process/child.h"
@@ -119,6 +120,65 @@ static void test_end_after_requests(void **state)
     hth_setting_reset();
 }
 
+// ---- outputs
+
+#define MANY 2000 // images: an answer to so many is written where its client wants it
+
+typedef struct in_place {
+    call c; // first
+    float *place;
+    bool written; // before anybody copied it there
+} in_place;
+
+static hth_err in_place_place(hth_request *request, hth_request_tensor *out, int n)
+{
+    in_place *p = request->ctx;
+    p->written = p->place[0] != 0 || p->place[MANY * 10 - 1] != 0;
+    out[0].t.data = p->place;
+    return n == 1 && out[0].t.bytes == sizeof(float) * MANY * 10 ? HTH_OK : HTH_EINVAL;
+}
+
+// A client's memory has an input and the place of its output, next to each other.
+static void test_output_in_place(void **state)
+{
+    fixture f;
+    size_t in_bytes = (size_t)MANY * 256, out_bytes = (size_t)MANY * 40;
+    open_all(&f);
+    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)(in_bytes + out_bytes)), 0);
+    char *base = mmap(NULL, in_bytes + out_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(base, MAP_FAILED);
+    for (int i = 0; i < MANY * 64; i++) {
+        ((float *)(void *)base)[i] = (float)(i % 17);
+    }
+    hth_engine_share(f.engine, fd, 0, base, in_bytes + out_bytes);
+    close(fd);
+    hth_request_tensor in = {
+        .t = {.dtype = HTH_DT_F32, .shape = {4, {MANY, 1, 8, 8}}, .data = base, .bytes = in_bytes}};
+    hth_request_tensor known = {.name = "logits",
+                                .t = {.data = base + in_bytes, .bytes = out_bytes}};
+    call copied = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    in_place p = {.c = {.r = {.model = "digits",
+                              .inputs = &in,
+                              .n_inputs = 1,
+                              .known = &known,
+                              .n_known = 1,
+                              .place = in_place_place}},
+                  .place = (float *)(void *)(base + in_bytes)};
+    assert_ok(call_run(f.engine, &copied));
+    assert_ok(call_run(f.engine, &p.c));
+    assert_true(p.written);
+    const float *want = copied.out[0].data;
+    for (int i = 0; i < MANY * 10; i++) {
+        assert_float_equal(p.place[i], want[i], 1e-3);
+    }
+    free(copied.out[0].data);
+    hth_engine_unshare(f.engine, base);
+    munmap(base, in_bytes + out_bytes);
+    fixture_close(&f);
+}
+
 // ---- which child has what
 
 static bool next_pid(pid_t pid)
@@ -212,6 +272,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_never_spin), // before any other sends large tensors
         cmocka_unit_test(test_end_after_requests),
+        cmocka_unit_test(test_output_in_place),
         cmocka_unit_test(test_id_comes_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
