@@ -95,7 +95,7 @@ struct hth_request {
     uint32_t crashes;    // of processes that were at work on it: "train" goes on where it was
     bool joined;         // the engine's: a rank that has begun to exchange with the others
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
-    // of one that is a part of another, which outlives it: is canceled when that is; NULL: it is none
+    // of what it is a part, and is canceled with; outlives it. NULL: of nothing
     const hth_request *whole;
     // answer
     hth_err err;
