@@ -66,7 +66,7 @@ bool hth_engine_ready(hth_engine *engine);
 uint64_t hth_engine_stalled_ns(hth_engine *engine);
 // hth_engine_share tells that [base, base + bytes) is mapped from `fd` at `offset`, so that a child
 // process can map it, too, and inputs that lie there are not copied; until hth_engine_unshare, when
-// no request uses it any more. `fd` stays the caller's. Any thread.
+// no request uses it any more. `fd` is the caller's, who closes it only after that. Any thread.
 void hth_engine_share(hth_engine *engine, int fd, uint64_t offset, const void *base, size_t bytes);
 void hth_engine_unshare(hth_engine *engine, const void *base);
 // hth_engine_alloc gives memory for a request's tensors, aligned to 64 bytes, where a child process

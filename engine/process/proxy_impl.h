@@ -65,7 +65,7 @@ typedef struct proxy_call {
 typedef struct proxy_region {
     const void *base;
     uint32_t number;
-    int fd;
+    int fd; // who shares it keeps it open
     uint64_t offset, bytes;
     uint64_t known; // number of the last child that got it; 0: none did
     struct proxy_region *next;

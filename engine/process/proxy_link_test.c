@@ -37,26 +37,20 @@ static void open_all(fixture *f)
 
 // A client's memory with an image in it, and a request for it.
 typedef struct shared {
-    void *base;
+    client_memory m;
     hth_request_tensor in;
     call c;
 } shared;
 
 static void shared_open(hth_engine *engine, shared *s)
 {
-    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)SHARE_BYTES), 0);
-    s->base = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_ptr_not_equal(s->base, MAP_FAILED);
-    hth_engine_share(engine, fd, 0, s->base, SHARE_BYTES);
-    close(fd);
+    client_memory_open(engine, SHARE_BYTES, &s->m);
 }
 
 static void shared_ask(hth_engine *engine, shared *s)
 {
     s->in = (hth_request_tensor){
-        .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = s->base, .bytes = 256}};
+        .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = s->m.base, .bytes = 256}};
     s->c = (call){.r = {.model = "digits", .inputs = &s->in, .n_inputs = 1}};
     call_start(engine, &s->c);
 }
@@ -69,8 +63,7 @@ static void shared_answered(shared *s)
 
 static void shared_close(hth_engine *engine, shared *s)
 {
-    hth_engine_unshare(engine, s->base);
-    munmap(s->base, SHARE_BYTES);
+    client_memory_close(engine, &s->m);
 }
 
 // ---- the end
@@ -92,9 +85,11 @@ static void test_end_after_requests(void **state)
     siginfo_t info;
     assert_ok(hth_setting_set("engine.missed_heartbeats", "1000"));
     open_all(&f);
+    int fds = test_open_fds();
     for (int i = 0; i < N; i++) {
         shared_open(f.engine, &s[i]);
     }
+    assert_int_equal(test_open_fds(), fds + N); // the clients' own: the engine needs no other ones
     pid_t pid = child_of(getpid());
     assert_int_equal(kill(pid, SIGSTOP), 0);
     assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
@@ -142,18 +137,14 @@ static hth_err in_place_place(hth_request *request, hth_request_tensor *out, int
 static void test_output_in_place(void **state)
 {
     fixture f;
+    client_memory m;
     size_t in_bytes = (size_t)MANY * 256, out_bytes = (size_t)MANY * 40;
     open_all(&f);
-    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)(in_bytes + out_bytes)), 0);
-    char *base = mmap(NULL, in_bytes + out_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_ptr_not_equal(base, MAP_FAILED);
+    client_memory_open(f.engine, in_bytes + out_bytes, &m);
+    char *base = m.base;
     for (int i = 0; i < MANY * 64; i++) {
         ((float *)(void *)base)[i] = (float)(i % 17);
     }
-    hth_engine_share(f.engine, fd, 0, base, in_bytes + out_bytes);
-    close(fd);
     hth_request_tensor in = {
         .t = {.dtype = HTH_DT_F32, .shape = {4, {MANY, 1, 8, 8}}, .data = base, .bytes = in_bytes}};
     hth_request_tensor known = {.name = "logits",
@@ -174,8 +165,7 @@ static void test_output_in_place(void **state)
         assert_float_equal(p.place[i], want[i], 1e-3);
     }
     free(copied.out[0].data);
-    hth_engine_unshare(f.engine, base);
-    munmap(base, in_bytes + out_bytes);
+    client_memory_close(f.engine, &m);
     fixture_close(&f);
 }
 

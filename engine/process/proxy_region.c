@@ -5,9 +5,6 @@
 // came after it waits, too.
 #include "engine/process/proxy_impl.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 // What is smaller is copied anyway, by who submits it.
 #define REGION_LEAST_BYTES (64u << 10)
 
@@ -38,12 +35,10 @@ void hth_proxy_share(hth_engine *engine, int fd, uint64_t offset, const void *ba
         return;
     }
     proxy_region *r = hth_calloc(1, sizeof *r);
-    int mine = r != NULL ? fcntl(fd, F_DUPFD_CLOEXEC, 10) : -1;
-    if (mine < 0) { // inputs are copied
-        hth_free(r);
+    if (r == NULL) { // inputs are copied
         return;
     }
-    *r = (proxy_region){.base = base, .fd = mine, .offset = offset, .bytes = bytes};
+    *r = (proxy_region){.base = base, .fd = fd, .offset = offset, .bytes = bytes};
     pthread_mutex_lock(&p->lock);
     p->last_region = p->last_region % (HTH_IPC_RECORD_SLAB - 1) + 1; // neither that nor 0
     r->number = p->last_region;
@@ -51,16 +46,8 @@ void hth_proxy_share(hth_engine *engine, int fd, uint64_t offset, const void *ba
     bool added = HTH_HASH_ADDED(r);
     pthread_mutex_unlock(&p->lock);
     if (!added) {
-        close(mine);
         hth_free(r);
     }
-}
-
-static void region_free(hth_proxy *proxy, proxy_region *region)
-{
-    HASH_DEL(proxy->regions, region);
-    close(region->fd);
-    hth_free(region);
 }
 
 void proxy_region_forget(hth_proxy *proxy, bool known)
@@ -85,7 +72,6 @@ void hth_proxy_unshare(hth_engine *engine, const void *base)
     if (r != NULL) {
         bool tell = p->phase == PROXY_UP && r->known == p->child;
         HASH_DEL(p->regions, r);
-        close(r->fd);
         if (tell) {
             r->next = p->forgotten;
             p->forgotten = r;
@@ -189,6 +175,8 @@ void proxy_region_close(hth_proxy *proxy)
 {
     proxy_region_forget(proxy, true);
     while (proxy->regions != NULL) {
-        region_free(proxy, proxy->regions);
+        proxy_region *r = proxy->regions;
+        HASH_DEL(proxy->regions, r);
+        hth_free(r);
     }
 }

@@ -364,31 +364,19 @@ static hth_err answered_place(hth_request *request, hth_request_tensor *out, int
     return HTH_OK;
 }
 
-static char *share(hth_engine *engine)
-{
-    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)SHARE_BYTES), 0);
-    char *base = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_ptr_not_equal(base, MAP_FAILED);
-    hth_engine_share(engine, fd, 0, base, SHARE_BYTES);
-    close(fd);
-    return base;
-}
-
 // infer asks a child that answers as `what` says for an inference whose output has its place in the
 // first of two clients' memory. What hearthd does not believe ends the child.
 static hth_err infer(const char *what, answered *a)
 {
     fixture f;
-    char *memory[2];
+    client_memory memory[2];
     assert_ok(open_fake(&f, what));
     for (int i = 0; i < 2; i++) {
-        memory[i] = share(f.engine);
-        memset(memory[i], 1 + i, SHARE_BYTES);
+        client_memory_open(f.engine, SHARE_BYTES, &memory[i]);
+        memset(memory[i].base, 1 + i, SHARE_BYTES);
     }
-    hth_request_tensor known = {.name = OUTPUT,
-                                .t = {.data = memory[0] + AT, .bytes = NUMBERS * sizeof(float)}};
+    hth_request_tensor known = {
+        .name = OUTPUT, .t = {.data = memory[0].base + AT, .bytes = NUMBERS * sizeof(float)}};
     *a = (answered){
         .c = {.r = {.model = "digits", .place = answered_place, .known = &known, .n_known = 1}}};
     pid_t pid = child_of(getpid());
@@ -402,8 +390,7 @@ static hth_err infer(const char *what, answered *a)
     }
     ask(&f);
     for (int i = 0; i < 2; i++) {
-        hth_engine_unshare(f.engine, memory[i]);
-        munmap(memory[i], SHARE_BYTES);
+        client_memory_close(f.engine, &memory[i]);
     }
     fixture_close(&f);
     return hth_err_restore(err, a->c.r.detail);
@@ -449,7 +436,7 @@ static atomic_int finished;
 
 typedef struct ordered {
     answered a; // first
-    char *memory;
+    client_memory memory;
     hth_request_tensor in;
     int place; // so many were answered before it
 } ordered;
@@ -474,7 +461,7 @@ static void test_none_overtakes(void **state)
     assert_ok(hth_setting_set("engine.missed_heartbeats", "1000"));
     assert_ok(open_fake(&f, "output 1 1"));
     for (int i = 0; i < N; i++) {
-        o[i].memory = share(f.engine);
+        client_memory_open(f.engine, SHARE_BYTES, &o[i].memory);
     }
     pid_t pid = child_of(getpid());
     assert_int_equal(kill(pid, SIGSTOP), 0);
@@ -483,7 +470,7 @@ static void test_none_overtakes(void **state)
         ordered *k = &o[i];
         k->in = (hth_request_tensor){.t = {.dtype = HTH_DT_U8,
                                            .shape = {1, {sizeof own}},
-                                           .data = i < N ? k->memory : own,
+                                           .data = i < N ? k->memory.base : own,
                                            .bytes = sizeof own}};
         k->a.c.r = (hth_request){.model = "digits",
                                  .inputs = &k->in,
@@ -500,8 +487,7 @@ static void test_none_overtakes(void **state)
         assert_int_equal(o[i].place, i);
     }
     for (int i = 0; i < N; i++) {
-        hth_engine_unshare(f.engine, o[i].memory);
-        munmap(o[i].memory, SHARE_BYTES);
+        client_memory_close(f.engine, &o[i].memory);
     }
     fixture_close(&f);
     hth_setting_reset();

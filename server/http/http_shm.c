@@ -42,6 +42,7 @@ struct hth_shm_region {
     char key[SHM_KEY];
     uint64_t offset, bytes;
     char *data;
+    int fd; // it is mapped from; the engine has it as long as there is the region
     int guard;
     int refs;          // the table's, and one for each request
     UT_hash_handle hh; // by id
@@ -106,6 +107,7 @@ static void region_unmap(const hth_shm_region *region)
 {
     hth_engine_unshare(region->shm->engine, region->data);
     munmap(region->data, region->bytes);
+    close(region->fd);
     hth_shm_unguard(region->guard);
     region_uncount(region);
 }
@@ -123,8 +125,8 @@ void hth_shm_rele(hth_shm_region *region)
     }
 }
 
-// region_quota looks at what the tenant has already, and counts the region: its bytes, and the
-// descriptor that the engine keeps of it.
+// region_quota looks at what the tenant has already, and counts the region: its bytes, and its
+// descriptor.
 static hth_err region_quota(const hth_shm *shm, const hth_shm_region *new)
 {
     uint64_t n = 0;
@@ -146,18 +148,18 @@ static hth_err region_quota(const hth_shm *shm, const hth_shm_region *new)
     return HTH_OK;
 }
 
-static hth_err region_map(hth_shm_region *region, int fd)
+static hth_err region_map(hth_shm_region *region)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || region->bytes == 0 ||
+    if (fstat(region->fd, &st) != 0 || !S_ISREG(st.st_mode) || region->bytes == 0 ||
         region->offset > (uint64_t)st.st_size ||
         region->bytes > (uint64_t)st.st_size - region->offset) {
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
                         region->id.name);
     }
     HTH_TRY(region_quota(region->shm, region));
-    region->data =
-        mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)region->offset);
+    region->data = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd,
+                        (off_t)region->offset);
     if (region->data == MAP_FAILED) { // an offset that is no multiple of a page
         region_uncount(region);
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
@@ -209,17 +211,14 @@ static hth_err region_open(const hth_shm_region *region, uid_t uid, int *out)
 
 static hth_err region_add(hth_shm *shm, hth_shm_region *region, uid_t uid)
 {
-    int fd;
-    HTH_TRY(region_open(region, uid, &fd));
+    HTH_TRY(region_open(region, uid, &region->fd));
     region->shm = shm;
-    hth_err err = region_map(region, fd);
-    if (err == HTH_OK) {
-        hth_engine_share(shm->engine, fd, region->offset, region->data, region->bytes);
-    }
-    close(fd);
+    hth_err err = region_map(region);
     if (err != HTH_OK) {
+        close(region->fd);
         return err;
     }
+    hth_engine_share(shm->engine, region->fd, region->offset, region->data, region->bytes);
     region->refs = 1;
     pthread_mutex_lock(&shm->lock);
     HASH_ADD(hh, shm->regions, id, sizeof region->id, region);

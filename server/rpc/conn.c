@@ -30,6 +30,8 @@ struct hth_region {
     int refs; // 1 of the connection, 1 of each request that uses it
     void *base;
     size_t bytes;
+    int fd;          // it is mapped from; the engine has it as long as there is the region
+    uint64_t uid;    // on whose behalf that is closed
     char tenant[32]; // whose address space it counts as
     hth_region *next;
 };
@@ -156,13 +158,14 @@ bool hth_conn_is_gone(hth_conn *conn)
     return gone;
 }
 
-static void region_unmap(const hth_conns *conns, void *base, size_t bytes)
+static void region_unmap(hth_region *region)
 {
-    if (conns->engine != NULL) {
-        hth_engine_unshare(conns->engine, base);
+    if (region->table->engine != NULL) {
+        hth_engine_unshare(region->table->engine, region->base);
     }
-    munmap(base, bytes);
-    hth_accept_give(HTH_ACCEPT_LOCAL);
+    munmap(region->base, region->bytes);
+    hth_closer_close(region->uid, region->fd, true);
+    hth_free(region);
 }
 
 void hth_region_rele(hth_region *region)
@@ -174,9 +177,8 @@ void hth_region_rele(hth_region *region)
     bool last = --region->refs == 0;
     pthread_mutex_unlock(&region->table->lock);
     if (last) {
-        region_unmap(region->table, region->base, region->bytes);
         hth_mapped_give(region->tenant, region->bytes);
-        hth_free(region);
+        region_unmap(region);
     }
 }
 
@@ -253,14 +255,14 @@ hth_err hth_conn_take(const hth_conn *conn, uint64_t handle, int *fd)
                : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
 }
 
-static void conn_close_fd(const hth_conn *conn, int fd, bool counted)
+static uint64_t conn_closes_as(const hth_conn *conn)
 {
-    hth_closer_close(conn->uid_known ? conn->uid : geteuid(), fd, counted);
+    return conn->uid_known ? conn->uid : geteuid();
 }
 
 void hth_conn_close_taken(const hth_conn *conn, int fd)
 {
-    conn_close_fd(conn, fd, true);
+    hth_closer_close(conn_closes_as(conn), fd, true);
 }
 
 // conn_add_region stores the number under the lock: afterwards the region may already be gone
@@ -283,53 +285,56 @@ static hth_err conn_add_region(hth_conn *conn, hth_region *region, uint32_t *id)
     return err;
 }
 
-// conn_map maps what was passed. A region takes its descriptor's place in the count over, for the
-// one that the engine keeps.
-static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, bool write,
-                        void **out)
+// conn_map maps what was passed; *fd is the caller's, with its place in the count.
+static hth_err conn_map(const hth_conn *conn, uint64_t handle, uint64_t bytes, int may, void **out,
+                        int *fd)
 {
-    int fd;
-    HTH_TRY(hth_conn_take(conn, handle, &fd));
-    hth_err err = hth_memfd_check(fd, bytes);
+    HTH_TRY(hth_conn_take(conn, handle, fd));
+    hth_err err = hth_memfd_check(*fd, bytes);
     if (err == HTH_OK) {
-        int may = write ? PROT_READ | PROT_WRITE : PROT_READ;
-        void *p = mmap(NULL, bytes, may, MAP_SHARED, fd, 0);
+        void *p = mmap(NULL, bytes, may, MAP_SHARED, *fd, 0);
         if (p == MAP_FAILED) {
             err = hth_fail_errno(errno, "cannot map %" PRIu64 " bytes of shared memory", bytes);
         } else {
             *out = p;
         }
     }
-    if (err == HTH_OK && !write && conn->table->engine != NULL) { // a ring's messages are copied
-        hth_engine_share(conn->table->engine, fd, 0, *out, bytes);
+    if (err != HTH_OK) {
+        hth_conn_close_taken(conn, *fd);
     }
-    conn_close_fd(conn, fd, write || err != HTH_OK);
     return err;
 }
 
 hth_err hth_conn_map_ring(hth_conn *conn, uint64_t handle, uint64_t bytes, void **out)
 {
+    int fd;
     *out = NULL;
-    return conn_map(conn, handle, bytes, true, out);
+    HTH_TRY(conn_map(conn, handle, bytes, PROT_READ | PROT_WRITE, out, &fd));
+    hth_conn_close_taken(conn, fd);
+    return HTH_OK;
 }
 
 static hth_err conn_map_region(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region)
 {
-    void *p;
-    HTH_TRY(conn_map(conn, handle, bytes, false, &p));
     hth_region *r = hth_calloc(1, sizeof *r);
-    hth_err err = HTH_ENOMEM;
-    if (r != NULL) {
-        *r = (hth_region){.table = conn->table, .refs = 1, .base = p, .bytes = bytes};
-        memcpy(r->tenant, conn->tenant, sizeof r->tenant);
-        err = conn_add_region(conn, r, region);
+    if (r == NULL) {
+        return hth_no_memory("a shared buffer");
     }
+    *r = (hth_region){.table = conn->table, .refs = 1, .bytes = bytes, .uid = conn_closes_as(conn)};
+    memcpy(r->tenant, conn->tenant, sizeof r->tenant);
+    hth_err err = conn_map(conn, handle, bytes, PROT_READ, &r->base, &r->fd);
     if (err != HTH_OK) {
-        region_unmap(conn->table, p, bytes);
         hth_free(r);
-        return err == HTH_ENOMEM ? hth_fail(err, "out of memory for a shared buffer") : err;
+        return err;
     }
-    return HTH_OK;
+    if (conn->table->engine != NULL) {
+        hth_engine_share(conn->table->engine, r->fd, 0, r->base, bytes);
+    }
+    err = conn_add_region(conn, r, region);
+    if (err != HTH_OK) {
+        region_unmap(r);
+    }
+    return err;
 }
 
 hth_err hth_conn_map(hth_conn *conn, uint64_t handle, uint64_t bytes, uint32_t *region)

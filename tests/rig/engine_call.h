@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -173,6 +174,30 @@ static inline hth_err call_run(hth_engine *engine, call *c)
 }
 
 // told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
+// Memory of a client's, which the engine knows of.
+typedef struct client_memory {
+    char *base;
+    size_t bytes;
+    int fd;
+} client_memory;
+
+static inline void client_memory_open(hth_engine *engine, size_t bytes, client_memory *m)
+{
+    *m = (client_memory){.bytes = bytes, .fd = memfd_create("hearth-client", MFD_CLOEXEC)};
+    assert_true(m->fd >= 0);
+    assert_int_equal(ftruncate(m->fd, (off_t)bytes), 0);
+    m->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    assert_ptr_not_equal(m->base, MAP_FAILED);
+    hth_engine_share(engine, m->fd, 0, m->base, bytes);
+}
+
+static inline void client_memory_close(hth_engine *engine, const client_memory *m)
+{
+    hth_engine_unshare(engine, m->base);
+    munmap(m->base, m->bytes);
+    close(m->fd);
+}
+
 static inline json_t *told(const fixture *f, const char *query, const char *arguments)
 {
     call c = {.r = {.command = hth_command_find(query), .arguments = arguments}};
