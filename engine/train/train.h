@@ -269,7 +269,7 @@ void hth_train_job_keep_size(hth_train_job *job);
 // hth_train_job_device_bytes is what the job holds of the device.
 uint64_t hth_train_job_device_bytes(const hth_train_job *job);
 // hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the
-// job stays as it is.
+// job stays as it is, or, if its memory is not free any more, has ended: its next slice says so.
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget);
 // hth_train_job_saved is the step of the last checkpoint, -1: none.
 int64_t hth_train_job_saved(const hth_train_job *job);

@@ -66,8 +66,9 @@ hth_err hth_train_group_prepare(hth_train_job *job)
     }
     hth_train_data_shape(&job->data, n[member]);
     HTH_TRY(hth_trainer_prepare(job->trainer, job->data.input, &job->data.target));
+    job->planned = n[member];
     if (job->group != NULL) {
-        job->group->good = n[member]; // more may be too much now
+        job->group->good = job->planned; // more may be too much now
     }
     return HTH_OK;
 }
@@ -105,15 +106,13 @@ hth_err hth_train_group_open(hth_train_job *job)
     }
     *group = (hth_train_group){.member = job->r->member - 1,
                                .members = group_members(job),
+                               .good = job->planned,
                                .epoch = -1,
                                .since_ns = hth_now_ns(),
                                .replay = hth_sequence_given(job->args),
                                .store = job->ms->store,
                                .turn = -1,
                                .next = -1};
-    hth_train_shards_first(job, group->members, group->shards);
-    group->good = group->shards[group->member];
-    memset(group->shards, 0, sizeof group->shards); // the first change is told, too
     hth_err err = group_join(job, group);
     if (err != HTH_OK) {
         hth_train_group_close(group);

@@ -665,10 +665,10 @@ static hth_err job_group(hth_train_job *job, bool *done)
     return hth_train_group_lead(job) ? job_went_on(job, done) : HTH_OK;
 }
 
-// job_ended is why the step that was certain at a rest ended the job.
+// job_ended is why the job has ended.
 static hth_err job_ended(const hth_train_job *job)
 {
-    return job->lost[0] != 0 ? hth_fail(HTH_EINVAL, "%s", job->lost) : HTH_OK;
+    return job->lost[0] != 0 ? hth_fail(job->lost_err, "%s", job->lost) : HTH_OK;
 }
 
 hth_err hth_train_job_rest(hth_train_job *job)
@@ -681,6 +681,7 @@ hth_err hth_train_job_rest(hth_train_job *job)
     if (lost && hth_train_group_lead(job)) {
         err = job_lost(job, err, err == HTH_OK ? (float)job->loss : 0);
         snprintf(job->lost, sizeof job->lost, "%s", hth_err_detail());
+        job->lost_err = err;
     }
     HTH_TRY(err);
     return made ? job_made(job) : HTH_OK;

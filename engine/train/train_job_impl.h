@@ -35,7 +35,9 @@ struct hth_train_job {
     int room; // kept for the result (hth_store_reserve), -1: nothing is
     // why the last checkpoint could not be written, "": it could; or why the result cannot
     char trouble[HTH_CHECKPOINT_NOTE];
-    char lost[HTH_CHECKPOINT_NOTE]; // why a step that was certain at a rest ended it, "": none did
+    // why it has ended, which its next slice says: a step that was certain at a rest, or no memory
+    char lost[HTH_CHECKPOINT_NOTE]; // "": it has not
+    hth_err lost_err;
     int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
     bool writing;     // one was begun, and what became of it is not known yet
     uint64_t due_ns;  // when the next one is due by time
@@ -52,6 +54,7 @@ struct hth_train_job {
     double loss, step_ms, lr; // of the last step
     int64_t replanned;        // the step of the last better plan that was told of, 0: none
     hth_train_group *group;   // NULL: it is alone
+    int64_t planned;          // samples of a member's shard that it was planned for first
     hth_rank rank;            // ranks > 0: the group's other members are elsewhere
     char *budget_next;        // a rank's, from the next round on; NULL: the one that it has
 };

@@ -117,9 +117,37 @@ static hth_err job_budget_later(hth_train_job *job, const char *budget)
     return HTH_OK;
 }
 
+// job_replan plans the job anew, for the budget that its arguments say.
+static hth_err job_replan(hth_train_job *job)
+{
+    job->spec.budget = json_string_value(json_object_get(job->args, "budget"));
+    HTH_TRY(hth_trainer_replan(job->trainer));
+    return job_plan(job);
+}
+
+// job_replan_back has the job go on as before a budget that it cannot have. Others may have taken
+// the memory meanwhile: then it has no step any more, and has ended.
+static hth_err job_replan_back(hth_train_job *job, hth_err err, json_t *before)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    json_object_del(job->args, "budget");
+    if (before != NULL) {
+        json_object_set(job->args, "budget", before);
+    }
+    hth_err back = job_replan(job);
+    if (back == HTH_OK) {
+        return hth_fail(err, "%s; the job continues with the budget that it had", why);
+    }
+    job->lost_err = back;
+    snprintf(job->lost, sizeof job->lost,
+             "another budget was refused, and the memory that the job had is not free any more: %s",
+             hth_err_detail());
+    return hth_fail(err, "%s; %s", why, job->lost);
+}
+
 hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
 {
-    char detail[512];
     if (job->rank.ranks > 0 && hth_train_group_at_work(job)) {
         return job_budget_later(job, budget);
     }
@@ -127,25 +155,15 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
     json_t *before = json_incref(json_object_get(job->args, "budget"));
     json_object_set_new(job->args, "budget", json_string(budget));
     json_object_del(job->args, HTH_TRAIN_HAD);
-    job->spec.budget = json_string_value(json_object_get(job->args, "budget"));
-    HTH_TRY(hth_trainer_replan(job->trainer));
-    hth_err err = job_plan(job);
+    hth_err err = job_replan(job);
     for (int i = 0; i < job->n_evaluators && err == HTH_OK; i++) {
         err = hth_evaluator_refit(job->evaluator[i]);
         err = hth_err_prefix(err, "held-out data");
     }
-    if (err != HTH_OK) {
-        snprintf(detail, sizeof detail, "%s", hth_err_detail());
-        json_object_del(job->args, "budget");
-        if (before != NULL) {
-            json_object_set(job->args, "budget", before);
-        }
-        job->spec.budget = json_string_value(before);
-        bool back = hth_trainer_replan(job->trainer) == HTH_OK && job_plan(job) == HTH_OK;
-        hth_fail(err, back ? "%s; the job continues with the budget that it had" : "%s", detail);
-    }
     if (err == HTH_OK) {
         hth_train_group_budget(job);
+    } else {
+        err = job_replan_back(job, err, before);
     }
     json_decref(before);
     return err;

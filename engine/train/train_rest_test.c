@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group's lead that is brought to a whole step while one is certain: two members on this thread,
-// so that the test says who is how far.
+// Jobs that are brought to a whole step: a group's lead while one is certain, two members on this
+// thread, so that the test says who is how far; and a job that gets another budget, when memory is
+// short.
 #include "engine/train/train_group_impl.h"
 #include "tests/rig/trainer_rig.h"
 
@@ -16,16 +17,18 @@ typedef struct pair {
     hth_train_job *job[2]; // the lead's first
 } pair;
 
-// A dataset of STEPS batches whose third has a target that is not a number.
-static void lost_data(const training *t, char *path, const char *dir)
+// A dataset of STEPS batches; lost: whose third has a target that is not a number.
+static void write_data(const training *t, char *path, const char *dir, bool lost)
 {
     writer w = {NULL, NULL, 0};
     add_batches(&w, "x", t->x, t->x_rank, t->x_classes, 0);
     size_t before = w.bytes;
     add_batches(&w, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
     float *y = (float *)(void *)(w.data + before);
-    y[2 * (w.bytes - before) / sizeof *y / STEPS] = NAN;
-    sprintf(path, "%s/lost.safetensors", dir);
+    if (lost) {
+        y[2 * (w.bytes - before) / sizeof *y / STEPS] = NAN;
+    }
+    sprintf(path, "%s/data.safetensors", dir);
     writer_close(&w, path);
 }
 
@@ -34,7 +37,7 @@ static void pair_open(pair *p)
     char data[200];
     double want[STEPS];
     rig_make(&p->r, &mlp, BATCH, HTH_POLICY_HEARTH);
-    lost_data(&mlp, data, p->r.dir);
+    write_data(&mlp, data, p->r.dir, true);
     json_t *args = arguments_of(&mlp, data,
                                 "{\"model\": \"net\", \"members\": 2, \"on\": \"all\", "
                                 "\"checkpoint-every\": 1}",
@@ -117,8 +120,110 @@ static void a_lost_step_is_not_saved(void **state)
     pair_close(&p);
 }
 
+typedef struct alone {
+    rig r;
+    char *args;
+    hth_request request;
+    hth_train_job *job;
+    void *taken[64]; // by others
+    int n_taken;
+} alone;
+
+static void alone_open(alone *a)
+{
+    char data[200];
+    double want[STEPS];
+    bool done;
+    memset(a, 0, sizeof *a);
+    rig_make(&a->r, &mlp, BATCH, HTH_POLICY_HEARTH);
+    write_data(&mlp, data, a->r.dir, false);
+    json_t *args = arguments_of(&mlp, data, "{\"model\": \"net\", \"budget\": \"100%\"}", want);
+    a->args = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    a->request = (hth_request){.command = HTH_COMMAND_TRAIN, .arguments = a->args};
+    assert_ok(hth_train_job_open(&a->r.models, &a->request, (hth_train_events){0}, &a->job));
+    assert_ok(hth_train_job_slice(a->job, &done));
+}
+
+static void alone_close(alone *a)
+{
+    hth_train_job_free(a->job);
+    for (int i = 0; i < a->n_taken; i++) {
+        hth_pool_free(a->r.site.pool, a->taken[i]);
+    }
+    free(a->args);
+    rig_close(&a->r);
+}
+
+// take_rest takes all of the device's memory while the job has none.
+static void take_rest(void *ctx)
+{
+    alone *a = ctx;
+    hth_pool_ledger l;
+    if (a->job->trainer->memory != NULL) {
+        return;
+    }
+    hth_pool_ledger_get(a->r.site.pool, &l);
+    while (l.largest_free_bytes > 0) {
+        assert_true(a->n_taken < 64);
+        assert_ok(hth_pool_alloc(a->r.site.pool, l.largest_free_bytes, HTH_POOL_WEIGHT,
+                                 &a->taken[a->n_taken++]));
+        hth_pool_ledger_get(a->r.site.pool, &l);
+    }
+}
+
+// While a job is planned for another budget somebody else gets its memory. It has ended: whatever
+// is asked of it is answered with that.
+static void the_memory_is_gone(void **state)
+{
+    bool taken = false;
+    for (uint64_t nth = 1; !taken; nth += 3) {
+        alone a;
+        bool done;
+        alone_open(&a);
+        hth_fault_call(nth, take_rest, &a);
+        hth_err err = hth_train_job_budget(a.job, "90%");
+        hth_fault_call(0, NULL, NULL);
+        taken = a.n_taken > 0;
+        if (taken) {
+            assert_int_not_equal(err, HTH_OK);
+            assert_non_null(strstr(hth_err_detail(), "is not free any more"));
+            assert_err(hth_train_job_save(a.job), err, "another budget was refused");
+            assert_err(hth_train_job_slice(a.job, &done), err, "another budget was refused");
+        }
+        alone_close(&a);
+    }
+}
+
+// A budget that is refused for want of the host's memory is not the job's, whenever that happens.
+static void a_refused_budget_is_not_kept(void **state)
+{
+    alone a;
+    bool done;
+    hth_err err = HTH_ENOMEM;
+    int refused = 0;
+    alone_open(&a);
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        hth_fault_alloc(nth);
+        err = hth_train_job_budget(a.job, "90%");
+        hth_fault_alloc(0);
+        const char *now = json_string_value(json_object_get(a.job->args, "budget"));
+        assert_string_equal(now, err == HTH_OK ? "90%" : "100%");
+        assert_string_equal(a.job->spec.budget, now);
+        assert_true(a.job->trainer->current >= 0);
+        refused += err != HTH_OK;
+    }
+    assert_true(refused > 10);
+    assert_ok(hth_train_job_slice(a.job, &done));
+    alone_close(&a);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_lost_step_is_not_saved)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lost_step_is_not_saved),
+        cmocka_unit_test(the_memory_is_gone),
+        cmocka_unit_test(a_refused_budget_is_not_kept),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static bool trainer_same(const hth_trainer *trainer, const hth_trainer_shape *sh
 }
 
 // trainer_place is where a new shape goes: in the place of the one that was used longest ago, where
-// there is no other. The first one stays.
+// there is no other. The first one stays, and is the current one if the new one cannot be made.
 static int trainer_place(hth_trainer *trainer)
 {
     int most = trainer->group ? HTH_TRAINER_SHAPES : 2, oldest = 1;
@@ -89,7 +89,7 @@ static int trainer_place(hth_trainer *trainer)
         return trainer->n_shapes;
     }
     hth_trainer_shape_free(trainer, &trainer->shapes[oldest]);
-    trainer->current = -1;
+    trainer->current = 0;
     return oldest;
 }
 

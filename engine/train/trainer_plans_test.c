@@ -433,6 +433,43 @@ static void labels_that_weigh_nothing(void **state)
     check_weightless(true, false);
 }
 
+// A group's member that cannot take as many samples as it is given goes on with what it could: it
+// may have to give its state away at once.
+static void of_too_many_none(void **state)
+{
+    rig r;
+    float *whole;
+    hth_err err = HTH_OK;
+    (void)state;
+    rig_make(&r, &mlp, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.group = r.t->group = true;
+    rig_prepare(&r);
+    int64_t n = SAMPLES;
+    for (int i = 1; i < HTH_TRAINER_SHAPES; i++) {
+        hth_tensor input = rig_batch(n + i, mlp.x, mlp.x_rank, mlp.x_classes);
+        hth_tensor target = rig_batch(n + i, mlp.y, mlp.y_rank, mlp.y_classes);
+        assert_ok(hth_trainer_prepare(r.t, &input, &target));
+        free(input.data);
+        free(target.data);
+    }
+    assert_int_equal(r.t->n_shapes, HTH_TRAINER_SHAPES);
+    while (err == HTH_OK) {
+        n *= 8;
+        hth_tensor input = rig_batch(n, mlp.x, mlp.x_rank, mlp.x_classes);
+        hth_tensor target = rig_batch(n, mlp.y, mlp.y_rank, mlp.y_classes);
+        err = hth_trainer_prepare(r.t, &input, &target);
+        free(input.data);
+        free(target.data);
+    }
+    assert_true(err == HTH_ETOOBIG || err == HTH_ENODEVMEM);
+    assert_true(r.t->current >= 0);
+    whole = malloc(hth_trainer_whole_bytes(r.t));
+    assert_non_null(whole);
+    assert_ok(hth_trainer_write(r.t, whole));
+    free(whole);
+    rig_close(&r);
+}
+
 // say_slow has every measured product take a second.
 static int say_slow(void)
 {
@@ -503,6 +540,7 @@ int main(void)
         cmocka_unit_test(transformer),
         cmocka_unit_test(others),
         cmocka_unit_test(slots_are_written_in_order),
+        cmocka_unit_test(of_too_many_none),
         cmocka_unit_test(labels_that_weigh_nothing),
         cmocka_unit_test(planned_again), // last, with the next: they forget measurements
         cmocka_unit_test(planned_again_with_less),
