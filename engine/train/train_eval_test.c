@@ -273,12 +273,22 @@ static void evaluations_fit_another_budget(void **state)
     double loss = evaluator_run(e, &whole);
     assert_ok(hth_evaluator_slice(e, &done, &found)); // of another one, a part
     assert_true(!done && found == NULL);
-    r.spec.budget = "50%";
-    assert_ok(hth_trainer_replan(r.t));
-    rig_prepare(&r);
-    assert_ok(hth_evaluator_refit(e));
-    double second = evaluator_run(e, &smaller);
-    print_message("# %d batches, then %d\n", whole, smaller);
+    double second = loss;
+    smaller = whole;
+    for (int percent = 60; smaller == whole; percent -= 5) { // how much it takes depends on the CPU
+        char budget[16];
+        assert_true(percent > 0);
+        snprintf(budget, sizeof budget, "%d%%", percent);
+        r.spec.budget = budget;
+        assert_ok(hth_trainer_replan(r.t));
+        rig_prepare(&r);
+        assert_ok(hth_evaluator_refit(e));
+        second = evaluator_run(e, &smaller);
+        print_message("# %d batches, then %d with %s\n", whole, smaller, budget);
+        if (smaller == whole) {
+            assert_ok(hth_evaluator_slice(e, &done, &found));
+        }
+    }
     assert_true(smaller > whole);
     assert_true(fabs(second - loss) < 1e-5);
     r.spec.budget = NULL; // what fits in less is kept
