@@ -19,6 +19,13 @@ static void place(fixture *f, hth_layout layout)
     }
 }
 
+// is_own tells whether the CPU's own convolutions have this layout: others are nobody's here, and
+// may be left to the reference.
+static bool is_own(hth_layout layout)
+{
+    return layout != HTH_LAYOUT_C16 || __builtin_cpu_supports("avx512f");
+}
+
 static const char *implementation(fixture *f)
 {
     static char name[64];
@@ -43,7 +50,7 @@ static void check_unary(hth_op op, hth_shape x, hth_shape y, void (*attrs)(hth_n
             attrs(n);
         }
         place(&f, layouts[l]);
-        if (fast && strcmp(implementation(&f), "ref") == 0) {
+        if (fast && is_own(layouts[l]) && strcmp(implementation(&f), "ref") == 0) {
             fail_msg("%s in %s is left to the reference", hth_op_name(op),
                      hth_layout_name(layouts[l]));
         }
@@ -99,7 +106,8 @@ static void reduce_mean_is_a_pool(void **state)
         in[1] = fixture_const_of(&f, HTH_DT_I64, SHAPE(2), (int64_t[]){-1, 2});
         hth_node_set_int(fixture_node(&f, HTH_OP_REDUCE_MEAN, in, 2, &out, 1), "keepdims", keep);
         place(&f, keep ? layouts[l] : HTH_LAYOUT_PLAIN);
-        assert_string_not_equal(implementation(&f), "ref");
+        assert_true(!is_own(keep ? layouts[l] : HTH_LAYOUT_PLAIN) ||
+                    strcmp(implementation(&f), "ref") != 0);
         fixture_check(&f, NULL, false, 1e-5);
         fixture_close(&f);
     }
