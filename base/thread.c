@@ -73,18 +73,20 @@ void hth_thread_join(pthread_t t)
     pthread_join(t, NULL);
 }
 
+// Priorities are a thread's, and 0 is the calling one: a confined process may name no other.
+//
 // A thread that wakes takes the processor from one of SCHED_IDLE at once; from a nice one, only
 // when the scheduler's accounts say so, which can be milliseconds later.
 void hth_thread_low(void)
 {
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), 19); // where there is no SCHED_IDLE
+    (void)setpriority(PRIO_PROCESS, 0, 19); // where there is no SCHED_IDLE
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
 }
 
 void hth_thread_nice(int n)
 {
-    int now = getpriority(PRIO_PROCESS, (id_t)gettid()); // -1 if it fails, too: no harm
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), now + n);
+    int now = getpriority(PRIO_PROCESS, 0); // -1 if it fails, too: no harm
+    (void)setpriority(PRIO_PROCESS, 0, now + n);
 }
 
 static uint64_t (*delay_fn)(void *ctx);

@@ -10,6 +10,12 @@
 // is refused until somebody reads about it. Refused classes are named all the same, because EPERM
 // tells an operator more than ENOSYS. Processes cannot be made (clone needs CLONE_THREAD); clone3,
 // whose flags lie in memory that a filter cannot read, is ENOSYS, and glibc falls back to clone.
+//
+// What allowed calls may not be asked for is in a filter of its own, which allows all else: of two
+// filters the stricter answer counts, and one rule of libseccomp cannot except several values of an
+// argument. It lets this process signal nobody else, whether by tgkill or by a descriptor that
+// sends its owner a signal. Affinity and scheduling of others are not refused: libraries set their
+// threads' by number, as these calls know them, and a filter cannot tell whose a number is.
 #include "engine/process/sandbox.h"
 
 #include "base/log.h"
@@ -22,7 +28,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/ioprio.h>
 #include <linux/landlock.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,6 +38,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -300,13 +309,13 @@ static const char *const sandbox_allowed[] = {
     // descriptors that it has, and files below the folders that it was granted
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "preadv2", "pwritev",
     "pwritev2", "lseek", "_llseek", "close", "close_range", "dup", "dup2", "dup3", "fcntl",
-    "fcntl64", "flock", "fstat", "fstat64", "newfstatat", "fstatat64", "stat", "stat64", "lstat",
-    "lstat64", "statx", "statfs", "statfs64", "fstatfs", "fstatfs64", "access", "faccessat",
-    "faccessat2", "readlink", "readlinkat", "getdents", "getdents64", "getcwd", "chdir", "fchdir",
-    "creat", "ftruncate", "ftruncate64", "fallocate", "fadvise64", "fadvise64_64", "readahead",
-    "fsync", "fdatasync", "sync_file_range", "syncfs", "unlink", "unlinkat", "rename", "renameat",
-    "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat", "umask", "copy_file_range",
-    "sendfile", "sendfile64", "splice",
+    "fcntl64", "ioctl", "flock", "fstat", "fstat64", "newfstatat", "fstatat64", "stat", "stat64",
+    "lstat", "lstat64", "statx", "statfs", "statfs64", "fstatfs", "fstatfs64", "access",
+    "faccessat", "faccessat2", "readlink", "readlinkat", "getdents", "getdents64", "getcwd",
+    "chdir", "fchdir", "creat", "ftruncate", "ftruncate64", "fallocate", "fadvise64",
+    "fadvise64_64", "readahead", "fsync", "fdatasync", "sync_file_range", "syncfs", "unlink",
+    "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat",
+    "umask", "copy_file_range", "sendfile", "sendfile64", "splice",
     // waiting, and the link to hearthd
     "poll", "ppoll", "ppoll_time64", "select", "pselect6", "epoll_create", "epoll_create1",
     "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "pipe",
@@ -493,22 +502,76 @@ static int sandbox_filter(scmp_filter_ctx f)
     if (rc == 0) { // limits of its own
         rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1, SCMP_A0(SCMP_CMP_EQ, 0));
     }
-    if (rc == 0) { // devices, and no keystrokes for the terminal that hearthd was started from
-        rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
-                              SCMP_A1_32(SCMP_CMP_NE, TIOCSTI));
+    return rc;
+}
+
+// An int is 32 bits of its register, and the kernel ignores the others.
+#define IS(arg, value)                                                                             \
+    {                                                                                              \
+        arg, SCMP_CMP_MASKED_EQ, UINT32_MAX, (uint32_t)(value)                                     \
     }
-    if (rc == 0) {
-        rc = seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
+#define IS_NOT(arg, value)                                                                         \
+    {                                                                                              \
+        arg, SCMP_CMP_NE, (uint64_t)(value), 0                                                     \
+    } // refuses those others too
+#define HAS(arg, bits)                                                                             \
+    {                                                                                              \
+        arg, SCMP_CMP_MASKED_EQ, bits, bits                                                        \
     }
-    return rc == 0 ? seccomp_load(f) : rc;
+
+// sandbox_arguments refuses what would reach other processes through calls that are allowed. A
+// terminal's descriptor makes the foreground processes its owner when O_ASYNC is set; and hearthd's
+// may be one that takes keystrokes.
+static int sandbox_arguments(scmp_filter_ctx f)
+{
+    const struct {
+        int call;
+        unsigned n;
+        struct scmp_arg_cmp arg[2];
+    } refused[] = {{SCMP_SYS(tgkill), 1, {IS_NOT(0, getpid())}},
+                   {SCMP_SYS(fcntl), 1, {IS(1, F_SETOWN)}},
+                   {SCMP_SYS(fcntl), 1, {IS(1, F_SETOWN_EX)}},
+                   {SCMP_SYS(fcntl), 1, {IS(1, F_SETSIG)}},
+                   {SCMP_SYS(fcntl), 2, {IS(1, F_SETFL), HAS(2, O_ASYNC)}},
+                   {SCMP_SYS(fcntl64), 1, {IS(1, F_SETOWN)}},
+                   {SCMP_SYS(fcntl64), 1, {IS(1, F_SETOWN_EX)}},
+                   {SCMP_SYS(fcntl64), 1, {IS(1, F_SETSIG)}},
+                   {SCMP_SYS(fcntl64), 2, {IS(1, F_SETFL), HAS(2, O_ASYNC)}},
+                   {SCMP_SYS(ioctl), 1, {IS(1, FIOSETOWN)}},
+                   {SCMP_SYS(ioctl), 1, {IS(1, SIOCSPGRP)}},
+                   {SCMP_SYS(ioctl), 1, {IS(1, FIOASYNC)}},
+                   {SCMP_SYS(ioctl), 1, {IS(1, TIOCSTI)}},
+                   {SCMP_SYS(ioctl), 1, {IS(1, TIOCLINUX)}},
+                   {SCMP_SYS(setpriority), 1, {IS_NOT(0, PRIO_PROCESS)}},
+                   {SCMP_SYS(setpriority), 1, {IS_NOT(1, 0)}},
+                   {SCMP_SYS(ioprio_set), 1, {IS_NOT(0, IOPRIO_WHO_PROCESS)}},
+                   {SCMP_SYS(ioprio_set), 1, {IS_NOT(1, 0)}}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused && rc == 0; i++) {
+        if (refused[i].call >= 0) { // else not on this architecture
+            rc = seccomp_rule_add_array(f, SCMP_ACT_ERRNO(EPERM), refused[i].call, refused[i].n,
+                                        refused[i].arg);
+        }
+    }
+    return rc;
+}
+
+// sandbox_load has a filter of these rules hold for all threads.
+static int sandbox_load(uint32_t otherwise, int (*rules)(scmp_filter_ctx f))
+{
+    scmp_filter_ctx f = seccomp_init(otherwise);
+    int rc = f != NULL ? rules(f) : -ENOMEM;
+    rc = rc == 0 ? seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1) : rc;
+    rc = rc == 0 ? seccomp_load(f) : rc;
+    seccomp_release(f);
+    return rc;
 }
 
 hth_err hth_sandbox_calls(hth_sandbox *sandbox)
 {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    scmp_filter_ctx f = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
-    int rc = f != NULL ? sandbox_filter(f) : -ENOMEM;
-    seccomp_release(f);
+    int rc = sandbox_load(SCMP_ACT_ALLOW, sandbox_arguments); // the other one refuses to load more
+    rc = rc == 0 ? sandbox_load(SCMP_ACT_ERRNO(ENOSYS), sandbox_filter) : rc;
     if (rc != 0) {
         return hth_fail_errno(-rc, "cannot restrict system calls");
     }

@@ -43,11 +43,12 @@ typedef struct hth_sandbox_place {
 hth_err hth_sandbox_files(const hth_sandbox_place *place, int count, bool gpu,
                           hth_sandbox *sandbox);
 // hth_sandbox_calls allows all threads of the process the system calls of a program that computes,
-// maps files and talks to descriptors it already has. Sockets, programs, other processes, mounts,
-// namespaces, modules, clocks, identities, tracing, and what Landlock does not govern (modes,
-// owners and times of files, cutting one that is open for reading) are refused (EPERM); a call that
-// the list does not know looks as on a kernel that lacks it (ENOSYS). HTH_EIO: the filter was
-// refused.
+// maps files and talks to descriptors it already has. Sockets, programs, other processes (also
+// signals to them, by whatever call; the process must be the one that goes on, as it may signal
+// itself), mounts, namespaces, modules, clocks, identities, tracing, and what Landlock does not
+// govern (modes, owners and times of files, cutting one that is open for reading) are refused
+// (EPERM); a call that the list does not know looks as on a kernel that lacks it (ENOSYS). HTH_EIO:
+// the filter was refused.
 hth_err hth_sandbox_calls(hth_sandbox *sandbox);
 // hth_sandbox_oom makes the kernel end this process before its parent when memory runs out.
 void hth_sandbox_oom(void);
