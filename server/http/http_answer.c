@@ -31,6 +31,7 @@ typedef struct hth_infer_answer {
     hth_http_coding coding; // what it may be in
     bool coded;             // .. and is
     bool made;              // it is whole
+    bool classes;           // .. and is not, because of their text
     uint64_t counted;       // memory that is held for it (account.h)
     struct evbuffer *body;
     int n_pieces;
@@ -64,25 +65,39 @@ static void answer_size(hth_text *out, size_t bytes)
     hth_text_put(out, "}}");
 }
 
+// answer_classes_binary writes text of a piece; what it takes, the head may not have.
+static void answer_classes_binary(answer *a, const hth_tensor *tensor, const hth_shape *classes)
+{
+    hth_text *out = &a->head, *text = &a->piece[a->n_pieces++].text;
+    *text = (hth_text){.most = out->most - out->n, .canceled = out->canceled};
+    if (out->failed) {
+        return;
+    }
+    if (text->most == 0) { // which would be no limit
+        out->failed = out->over = true;
+        return;
+    }
+    hth_infer_classify(tensor, classes, true, text);
+    out->failed = text->failed;
+    out->over = text->over;
+    out->most -= text->n;
+    answer_size(out, text->n);
+}
+
 static void answer_classes(answer *a, const hth_request_tensor *tensor,
                            const hth_infer_wanted *wanted)
 {
-    hth_infer_classes classes;
-    if (hth_infer_classify(&tensor->t, a->c->c.r.batched, wanted->classes, &classes) != HTH_OK) {
-        a->head.failed = true;
-        return;
-    }
-    answer_begin(&a->head, tensor->name, "BYTES", &classes.shape);
+    hth_text *out = &a->head;
+    hth_shape classes = hth_infer_classes(&tensor->t, a->c->c.r.batched, wanted->classes);
+    answer_begin(out, tensor->name, "BYTES", &classes);
     if (wanted->binary) {
-        answer_size(&a->head, classes.binary.n);
-        a->piece[a->n_pieces++].text = classes.binary;
-        classes.binary = (hth_text){.p = NULL};
+        answer_classes_binary(a, &tensor->t, &classes);
     } else {
-        hth_text_put(&a->head, ",\"data\":");
-        hth_text_add(&a->head, classes.json.p, classes.json.n);
-        hth_text_put(&a->head, "}");
+        hth_text_put(out, ",\"data\":");
+        hth_infer_classify(&tensor->t, &classes, false, out);
+        hth_text_put(out, "}");
     }
-    hth_infer_classes_fini(&classes);
+    a->classes = a->classes || out->over;
 }
 
 static void answer_output(answer *a, const hth_request_tensor *tensor, bool binary)
@@ -204,11 +219,12 @@ static void answer_make(answer *a)
 static void answer_fail(const answer *a, const hth_http_call *call)
 {
     if (a != NULL && a->head.over) {
-        hth_http_fail(
-            call->h, call->req, 400,
-            "the answer as JSON is more than %s (limits.message_bytes): binary_data needs "
-            "less",
-            hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
+        hth_http_fail(call->h, call->req, 400,
+                      a->classes
+                          ? "the answer with its classes is more than %s (limits.message_bytes)"
+                          : "the answer as JSON is more than %s (limits.message_bytes): "
+                            "binary_data needs less",
+                      hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
     } else {
         hth_http_fail(call->h, call->req, 503, "out of memory for an answer");
     }
@@ -255,22 +271,31 @@ static void answer_over(hth_http_call *call)
     }
 }
 
-// answer_cost is about how much has to be done: bytes of text, and of what is compressed.
-static uint64_t answer_cost(const answer *a)
+// answer_cost is about how much has to be done and held: bytes of text, and of what is compressed.
+// *looked are elements that are only looked at.
+static uint64_t answer_cost(const answer *a, uint64_t *looked)
 {
     const hth_infer_call *c = a->c;
     int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     uint64_t binary = 0, text = 0;
     for (int i = 0; i < n; i++) {
         const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
         const hth_tensor *t =
             w != NULL ? &hth_infer_output(c->result, w->name)->t : &c->result->t[i].t;
-        bool sent = w != NULL ? w->binary && w->classes == 0 : c->all_binary && !c->flat;
         if (w != NULL && w->at != NULL) {
             continue;
         }
-        binary += sent ? t->bytes : 0;
-        text += sent ? 0 : t->bytes / hth_dtype_bytes(t->dtype) * ANSWER_TEXT;
+        if (w != NULL && w->classes > 0) {
+            hth_shape classes = hth_infer_classes(t, c->c.r.batched, w->classes);
+            uint64_t more = hth_infer_classes_most(t, &classes);
+            text += more < most ? more : most; // it is not written beyond
+            *looked += t->bytes / hth_dtype_bytes(t->dtype);
+        } else if (w != NULL ? w->binary : c->all_binary && !c->flat) {
+            binary += t->bytes;
+        } else {
+            text += t->bytes / hth_dtype_bytes(t->dtype) * ANSWER_TEXT;
+        }
     }
     return text + (a->coding != HTH_HTTP_PLAIN ? binary : 0);
 }
@@ -301,18 +326,18 @@ void hth_infer_reply(hth_infer_call *call)
     }
     a->c = call;
     a->coding = call->stream ? HTH_HTTP_PLAIN : hth_http_accepts(call->c.req);
-    uint64_t cost = answer_cost(a);
+    uint64_t looked = 0, held = answer_cost(a, &looked), cost = held + looked * ANSWER_TEXT;
     if (cost <= ANSWER_LONG_BYTES) {
         answer_make(a);
         answer_send(a);
         return;
     }
-    hth_err err = hth_http_hold(cost);
+    hth_err err = hth_http_hold(held);
     if (err != HTH_OK) {
         hth_http_fail_err(call->c.h, call->c.req, err);
         return;
     }
-    a->counted = cost;
+    a->counted = held;
     call->c.task.cost = cost;
     call->c.task.goes_on = false; // or reading would wait for as long as answers are made
     hth_http_call_work(&call->c, answer_work, answer_over);

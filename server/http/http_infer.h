@@ -59,20 +59,19 @@ typedef struct hth_infer_call {
     hth_infer_answer *answer;
 } hth_infer_call;
 
-// The largest values of an output: strings, as a JSON array and as BYTES.
-typedef struct hth_infer_classes {
-    hth_shape shape;
-    hth_text json, binary;
-} hth_infer_classes;
-
-// The most that may be asked for.
+// The most classes of a row that may be asked for.
 #define HTH_INFER_MAX_CLASSES 1000000
 
-// hth_infer_classify ranks the `count` largest values of each row of `tensor` (of all, when
-// `batched` is false). On success hth_infer_classes_fini frees *out.
-hth_err hth_infer_classify(const hth_tensor *tensor, bool batched, int64_t count,
-                           hth_infer_classes *out);
-void hth_infer_classes_fini(hth_infer_classes *classes);
+// hth_infer_classes is the shape of the `count` largest values of each row of `tensor` (of all,
+// when `batched` is false).
+hth_shape hth_infer_classes(const hth_tensor *tensor, bool batched, int64_t count);
+// hth_infer_classes_most is how much memory they may take to write.
+uint64_t hth_infer_classes_most(const hth_tensor *tensor, const hth_shape *classes);
+// hth_infer_classify ranks `classes` values of `tensor` and writes them to `out` as strings: bytes
+// with their lengths in front where `binary`, else a JSON array. It ends early where `out` fails,
+// and fails where that is canceled.
+void hth_infer_classify(const hth_tensor *tensor, const hth_shape *classes, bool binary,
+                        hth_text *out);
 
 // Where the inputs' bytes begin.
 #define HTH_INFER_ALIGN 64u

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values over HTTP, compared bit by bit: JSON and binary data in both directions, raw binary, large
 // bodies, compressed ones, classes.
+#include "server/http/http_infer.h"
 #include "tests/rig/http_rig.h"
 
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <zlib.h>
@@ -132,6 +134,104 @@ static void test_raw_and_classes(void **state)
                            "\"datatype\":\"BYTES\",\"shape\":[2,2],\"data\":["
                            "\"9.000000:1\",\"9.000000:2\",\"-2.000000:2\",\"-3.000000:0\"]"));
     reply_free(&r);
+}
+
+// classes_say asks for every class of N elements with long texts, and tells whether the answer is
+// as it should be.
+static bool classes_say(void **state, bool fp64, bool binary, int status, const char *words)
+{
+    enum { N = 4000 };
+    static double x[N];
+    char json[300];
+    for (int i = 0; i < N; i++) {
+        float least = -FLT_MAX;
+        if (fp64) {
+            x[i] = -DBL_MAX;
+        } else {
+            memcpy((char *)x + 4 * i, &least, 4);
+        }
+    }
+    size_t n = fp64 ? 8 * N : 4 * N;
+    snprintf(json, sizeof json,
+             "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[%d],\"datatype\":\"%s\",\"parameters\":{"
+             "\"binary_data_size\":%zu}}],\"outputs\":[{\"name\":\"OUTPUT0\",\"parameters\":{"
+             "\"classification\":%d,\"binary_data\":%s}}]}",
+             N, fp64 ? "FP64" : "FP32", n, N, binary ? "true" : "false");
+    reply r =
+        post(port_of(state), fp64 ? "/v2/models/fp64/infer" : "/v2/models/ident/infer", json, x, n);
+    bool as = r.status == status && strstr(r.body, words) != NULL;
+    if (!as) {
+        print_message("# %s%s: status %d, %zu bytes: %.100s\n", fp64 ? "FP64" : "FP32",
+                      binary ? " as binary data" : "", r.status, r.bytes, r.body);
+    }
+    reply_free(&r);
+    return as;
+}
+
+// A class may be a line of text for a few bytes: it is within limits.message_bytes as it is
+// written, and counted as what it may become before it is.
+static void test_classes_bounded(void **state)
+{
+    static const char few[] =
+        "the answer with its classes is more than 128.0 KiB (limits.message_bytes)";
+    static const char counted[] = "the server holds too much for its clients";
+    bool as = true;
+    for (int i = 0; i < 4; i++) {
+        as &= classes_say(state, i / 2, i % 2, 200, "\"shape\":[4000]");
+    }
+    assert_ok(hth_setting_set("limits.message_bytes", "128KiB"));
+    for (int i = 0; i < 4; i++) {
+        as &= classes_say(state, i / 2, i % 2, 400, few);
+    }
+    assert_ok(hth_setting_set("limits.message_bytes", "128MiB"));
+    assert_ok(hth_setting_set("http.buffered_bytes", "1MiB"));
+    for (int i = 0; i < 4; i++) {
+        as &= classes_say(state, i / 2, i % 2, i < 2 ? 200 : 503, i < 2 ? "[4000]" : counted);
+    }
+    assert_ok(hth_setting_set("http.buffered_bytes", "4GiB"));
+    assert_true(as);
+}
+
+// classify writes the two largest of each of two rows of three.
+static void classify(bool binary, hth_text *out)
+{
+    float x[6] = {1, 9, 9, -3, NAN, -2};
+    const hth_tensor t = {.dtype = HTH_DT_F32, .shape = {2, {2, 3}}, .data = x, .bytes = sizeof x};
+    hth_shape classes = hth_infer_classes(&t, true, 2);
+    assert_int_equal(hth_infer_classes(&t, false, 9).dim[0], 6);
+    hth_infer_classify(&t, &classes, binary, out);
+}
+
+// What is canceled, or may be no longer, ends.
+static void test_classes_end(void **state)
+{
+    static const char bytes[] = "\12\0\0\0"
+                                "9.000000:1"
+                                "\12\0\0\0"
+                                "9.000000:2"
+                                "\13\0\0\0"
+                                "-2.000000:2"
+                                "\13\0\0\0"
+                                "-3.000000:0";
+    static const char json[] = "[\"9.000000:1\",\"9.000000:2\",\"-2.000000:2\",\"-3.000000:0\"]";
+    atomic_int canceled = 0;
+    for (int binary = 0; binary < 2; binary++) {
+        hth_text whole = {.canceled = &canceled}, ended = {.canceled = &canceled},
+                 few = {.most = 20};
+        atomic_store(&canceled, 0);
+        classify(binary, &whole);
+        assert_false(whole.failed);
+        assert_int_equal(whole.n, (binary ? sizeof bytes : sizeof json) - 1);
+        assert_memory_equal(whole.p, binary ? bytes : json, whole.n);
+        classify(binary, &few);
+        assert_true(few.failed && few.over && few.n <= 20);
+        atomic_store(&canceled, 1);
+        classify(binary, &ended);
+        assert_true(ended.failed && !ended.over && ended.n <= 1);
+        hth_text_fini(&whole);
+        hth_text_fini(&ended);
+        hth_text_fini(&few);
+    }
 }
 
 // generate_says posts a flat request and compares the whole answer.
@@ -266,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_raw_and_classes),
+        cmocka_unit_test(test_classes_bounded),
+        cmocka_unit_test(test_classes_end),
         cmocka_unit_test(test_bomb),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_stream),
