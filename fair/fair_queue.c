@@ -83,6 +83,7 @@ void hth_fair_queue_close(hth_fair_queue *queue)
         hth_free(queue->tenants[i]);
     }
     hth_free(queue->tenants);
+    hth_free(queue->victim);
     hth_fair_heap_fini(&queue->by_level);
     hth_fair_heap_fini(&queue->ends);
     hth_free(queue);
@@ -217,14 +218,31 @@ static void queue_wait(hth_fair_queue *queue, hth_fair_job *job)
     queue_changed(queue, t);
 }
 
+// queue_victims makes room for a decision that pauses as many jobs as can run.
+static hth_err queue_victims(hth_fair_queue *queue)
+{
+    int cap = queue->ends.cap;
+    if (cap <= queue->cap_victims) {
+        return HTH_OK;
+    }
+    hth_fair_job **victim = hth_realloc(queue->victim, (size_t)cap, sizeof(hth_fair_job *));
+    if (victim == NULL) {
+        return hth_no_memory("%d jobs of a queue", cap);
+    }
+    queue->victim = victim;
+    queue->cap_victims = cap;
+    return HTH_OK;
+}
+
 hth_err hth_fair_queue_add(hth_fair_queue *queue, hth_fair_job *job)
 {
     queue_tenant *t = queue_of(queue, job);
     assert(job->state == HTH_FAIR_OUT && job->n_demands > 0);
     HTH_TRY(queue_check(queue, job));
-    // Starting and pausing cannot fail: there is room for each job where it runs and where it
-    // waits.
+    // Starting, pausing and deciding cannot fail: there is room for each job where it runs, where
+    // it waits, and among those to pause.
     HTH_TRY(hth_fair_heap_room(&queue->ends, queue->jobs + 1));
+    HTH_TRY(queue_victims(queue));
     HTH_TRY(hth_fair_heap_room(&t->waiting, t->waiting.n + t->running + 1));
     job->order = queue->order++;
     queue->jobs++;

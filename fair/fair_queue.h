@@ -43,8 +43,7 @@
 
 #include "fair/fair.h"
 
-#define HTH_FAIR_NEVER   UINT64_MAX
-#define HTH_FAIR_VICTIMS 16 // jobs that are paused for one, at most
+#define HTH_FAIR_NEVER UINT64_MAX
 
 typedef struct hth_fair_queue hth_fair_queue;
 
@@ -91,8 +90,8 @@ typedef struct hth_fair_decision {
     hth_fair_action action;
     hth_fair_job *job;
     int with;
-    bool passes; // it is a backfill: another job keeps its turn
-    hth_fair_job *victim[HTH_FAIR_VICTIMS];
+    bool passes;           // it is a backfill: another job keeps its turn
+    hth_fair_job **victim; // the queue's own; until it is asked again or a job is added
     int n_victims;
     uint64_t until_ns; // when to ask again although nothing changed; HTH_FAIR_NEVER: not at all
 } hth_fair_decision;

@@ -15,6 +15,11 @@ typedef struct queue_tenant {
     uint64_t served;         // number of its last start
     hth_fair_heap waiting;   // its jobs, by key
     hth_fair_job *newest;    // that runs
+    // While a decision is made: what the tenant has without those of its jobs that are paused in
+    // it, and the first that may be the next.
+    hth_fair_amounts left;
+    double left_level;
+    hth_fair_job *victim;
 } queue_tenant;
 
 struct hth_fair_queue {
@@ -27,6 +32,8 @@ struct hth_fair_queue {
     hth_fair_heap by_level; // tenants with jobs that wait
     hth_fair_heap ends;     // jobs that run, by their predicted end
     hth_fair_job *reserved;
+    hth_fair_job **victim; // of the decision; there is room for all jobs
+    int cap_victims;
     uint64_t order, starts;
 };
 

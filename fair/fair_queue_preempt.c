@@ -29,28 +29,20 @@ static bool preempt_owed(const hth_fair_queue *queue, const queue_tenant *tenant
     return tenant->under_since_ns > 0 && now_ns - tenant->under_since_ns >= queue->o.patience_ns;
 }
 
-static bool preempt_chosen(const hth_fair_decision *decision, const hth_fair_job *job)
+// preempt_less takes a job that is to be paused from what its tenant has.
+static void preempt_less(const hth_fair_queue *queue, queue_tenant *tenant, const hth_fair_job *job)
 {
-    bool chosen = false;
-    for (int i = 0; i < decision->n_victims; i++) {
-        chosen = chosen || decision->victim[i] == job;
-    }
-    return chosen;
+    hth_queue_sum(queue, &tenant->left, &job->held, -1);
+    tenant->left_level = hth_queue_level(queue, tenant, &tenant->left);
+    tenant->victim = job->older;
 }
 
-// What a tenant has without the victims chosen so far, and without one more (NULL: none).
+// What a tenant has without the victims chosen so far, and without one more.
 static double preempt_level(const hth_fair_queue *queue, const queue_tenant *tenant,
-                            const hth_fair_decision *decision, const hth_fair_job *more)
+                            const hth_fair_job *more)
 {
-    hth_fair_amounts used = tenant->used;
-    for (int i = 0; i < decision->n_victims; i++) {
-        if (decision->victim[i]->tenant == tenant->index) {
-            hth_queue_sum(queue, &used, &decision->victim[i]->held, -1);
-        }
-    }
-    if (more != NULL) {
-        hth_queue_sum(queue, &used, &more->held, -1);
-    }
+    hth_fair_amounts used = tenant->left;
+    hth_queue_sum(queue, &used, &more->held, -1);
     return hth_queue_level(queue, tenant, &used);
 }
 
@@ -61,17 +53,18 @@ static uint64_t preempt_ripe(const hth_fair_queue *queue, const hth_fair_job *jo
     return job->began_ns + (job->least_ns > least_ns ? job->least_ns : least_ns);
 }
 
-// preempt_job is the job of tenant that started last and has run for long enough; NULL: none has.
-static hth_fair_job *preempt_job(const hth_fair_queue *queue, const queue_tenant *tenant,
-                                 const hth_fair_decision *decision, uint64_t now_ns,
+// preempt_job is the job of tenant that started last, is not chosen, and has run for long enough;
+// NULL: none has.
+static hth_fair_job *preempt_job(const hth_fair_queue *queue, queue_tenant *tenant, uint64_t now_ns,
                                  uint64_t *until_ns)
 {
-    hth_fair_job *job = tenant->newest;
-    while (job != NULL && (preempt_chosen(decision, job) || preempt_ripe(queue, job) > now_ns)) {
+    hth_fair_job *job = tenant->victim;
+    while (job != NULL && preempt_ripe(queue, job) > now_ns) {
         uint64_t ripe_ns = preempt_ripe(queue, job);
-        *until_ns = ripe_ns > now_ns && ripe_ns < *until_ns ? ripe_ns : *until_ns;
+        *until_ns = ripe_ns < *until_ns ? ripe_ns : *until_ns;
         job = job->older;
     }
+    tenant->victim = job;
     return job;
 }
 
@@ -90,14 +83,13 @@ static hth_fair_job *preempt_victim(const hth_fair_queue *queue, const queue_ten
     hth_fair_job *victim = NULL;
     double most = -1;
     for (int i = 0; i < queue->n_tenants; i++) {
-        const queue_tenant *v = queue->tenants[i];
-        double level = v != tenant && v->running > 0 ? preempt_level(queue, v, decision, NULL) : 0;
-        hth_fair_job *job = v != tenant && preempt_over(queue, v, level) && level > most
-                                ? preempt_job(queue, v, decision, now_ns, &decision->until_ns)
-                                : NULL;
-        if (job != NULL &&
-            (tenant->running == 0 || preempt_level(queue, v, decision, job) > tenant->level)) {
-            most = level;
+        queue_tenant *v = queue->tenants[i];
+        hth_fair_job *job =
+            v != tenant && preempt_over(queue, v, v->left_level) && v->left_level > most
+                ? preempt_job(queue, v, now_ns, &decision->until_ns)
+                : NULL;
+        if (job != NULL && (tenant->running == 0 || preempt_level(queue, v, job) > tenant->level)) {
+            most = v->left_level;
             victim = job;
         }
     }
@@ -137,15 +129,20 @@ static bool preempt_for(const hth_fair_queue *queue, const queue_tenant *tenant,
     const hth_fair_amounts *need = &job->demand[job->n_demands - 1];
     hth_fair_amounts room = queue->free;
     decision->n_victims = 0;
+    for (int i = 0; i < queue->n_tenants; i++) {
+        queue_tenant *t = queue->tenants[i];
+        t->left = t->used;
+        t->left_level = t->level;
+        t->victim = t->newest;
+    }
     while (!hth_queue_fits(queue, need, &room)) {
-        hth_fair_job *victim = decision->n_victims < HTH_FAIR_VICTIMS
-                                   ? preempt_victim(queue, tenant, decision, now_ns)
-                                   : NULL;
+        hth_fair_job *victim = preempt_victim(queue, tenant, decision, now_ns);
         if (victim == NULL) {
             decision->n_victims = 0;
             return false;
         }
         decision->victim[decision->n_victims++] = victim;
+        preempt_less(queue, queue->tenants[victim->tenant], victim);
         hth_queue_sum(queue, &room, &victim->held, 1);
     }
     preempt_spare(queue, need, &room, decision);
@@ -218,6 +215,7 @@ bool hth_queue_preempt(hth_fair_queue *queue, uint64_t now_ns, hth_fair_decision
     if (queue->o.patience_ns == HTH_FAIR_NEVER) {
         return false;
     }
+    out->victim = queue->victim;
     preempt_note(queue, now_ns, &out->until_ns);
     if (preempt_owed(queue, t, now_ns) && preempt_for(queue, t, queue->reserved, now_ns, out)) {
         return true;

@@ -394,6 +394,43 @@ static void test_victims(void **state)
     hth_fair_queue_close(q);
 }
 
+// A tenant that has nothing is helped, however many jobs of another one's have to make room for it:
+// all that are over the other's entitlement, or, where time is sliced, any.
+static void test_many_victims(void **state)
+{
+    for (int sliced = 0; sliced < 2; sliced++) {
+        hth_fair_queue_options o = {
+            .n_resources = 1, .capacity = {{100}}, .patience_ns = 2ull * S, .sliced = sliced == 1};
+        hth_fair_queue *q;
+        elastic a[50], b;
+        int t, need = sliced ? 80 : 50, victims = need / 2 - 1; // 2 are free
+        assert_ok(hth_fair_queue_open(&o, &q));
+        assert_ok(hth_fair_queue_tenant(q, 1, &t));
+        assert_ok(hth_fair_queue_tenant(q, 1, &t));
+        for (int i = 0; i < 50; i++) {
+            add(q, &a[i], 0, 2, 1000);
+            starts(q, 1, &a[i], 0, false);
+        }
+        hth_fair_queue_remove(q, &a[0].job);
+        add(q, &b, 1, need, 10);
+        waits(q, 3);
+        hth_fair_decision d = next(q, 5);
+        assert_int_equal(d.action, HTH_FAIR_PREEMPT);
+        assert_ptr_equal(d.job, &b.job);
+        assert_int_equal(d.n_victims, victims);
+        for (int i = 0; i < d.n_victims; i++) {
+            assert_int_equal(d.victim[i]->tenant, 0);
+            hth_fair_queue_pause(q, d.victim[i]);
+        }
+        hth_fair_queue_start(q, d.job, d.with, 5ull * S);
+        for (int i = 1; i < 50; i++) { // those that started first go on
+            bool runs = i < 50 - victims;
+            assert_int_equal(a[i].job.state, runs ? HTH_FAIR_RUNS : HTH_FAIR_WAITS);
+        }
+        hth_fair_queue_close(q);
+    }
+}
+
 // Nobody gets more than the largest hole, however much is free.
 static void test_hole(void **state)
 {
@@ -541,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_backfill),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_victims),
+        cmocka_unit_test(test_many_victims),
         cmocka_unit_test(test_hole),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_memory),
