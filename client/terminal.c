@@ -21,6 +21,7 @@
 typedef struct terminal_stream {
     int fd;
     bool json;
+    int lost;    // errno of the first write that failed
     char cut[4]; // a character's first bytes
     size_t n_cut;
 } terminal_stream;
@@ -81,6 +82,7 @@ static ssize_t terminal_write(void *cookie, const char *text, size_t n)
         memcpy(in + before, text + at, take);
         s->n_cut = 0;
         if (!terminal_put(s->fd, out, terminal_filter(s, in, before + take, out))) {
+            s->lost = s->lost != 0 ? s->lost : errno;
             return 0; // stdio's sign of an error; errno is write's
         }
     }
@@ -102,6 +104,11 @@ bool hth_terminal_guard(void)
 {
     return terminal_guard(&stdout, &terminal_out, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF) &&
            terminal_guard(&stderr, &terminal_err, _IONBF);
+}
+
+int hth_terminal_lost(void)
+{
+    return terminal_out.lost;
 }
 
 void hth_terminal_json(void)

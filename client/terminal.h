@@ -11,6 +11,9 @@
 // hth_terminal_guard puts a filter into stdout and stderr, for good: what a terminal would obey
 // (base/utf8.h) comes out as '?', newlines as they are. Before there are threads; false: errno.
 bool hth_terminal_guard(void);
+// hth_terminal_lost is why what was written to stdout did not arrive: errno of the first write that
+// failed; 0: none has.
+int hth_terminal_lost(void);
 // hth_terminal_json says that stdout is JSON from here on: there it is escaped ("\u009b"), so that
 // the document stays what it is.
 void hth_terminal_json(void);

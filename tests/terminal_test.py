@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`hearth` on a terminal of 80 columns and 24 lines: what asks, asks there; what is shown fits. Speaks TAP.
+"""`hearth` on a terminal of 80 columns and 24 lines: what asks, asks there; what is shown fits; and
+what cannot be written is said. Speaks TAP.
 usage: tests/terminal_test.py BUILD_DIR, from the root."""
 import fcntl
 import json
@@ -190,6 +191,41 @@ class Screen(unittest.TestCase):
         self.assertLess(max(len(line) for line in lines), 80)
 
 
+class Lost(unittest.TestCase):
+    """Streams that take no more."""
+    PROBLEM = ('curve', '--problem', 'tests/data/oracle/residual-norm-60.json', '--plan-ms', '5')
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=FOLDER)
+        self.store = self.folder + '/store'
+
+    def run_to(self, stream, *words, **more):
+        return subprocess.run([BUILD + '/hearth', *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.PIPE, text=True,
+                              check=False, timeout=PATIENCE, **more)
+
+    def test_stream(self):
+        """What is still in a buffer at the end counts as well; the reason is said once."""
+        hearth(self.store, 'import', 'm', f'{DATA}/digits.onnx')
+        infer = ('infer', 'm', '--input', f'{DATA}/images.npy')
+        with open('/dev/full', 'wb', buffering=0) as full:
+            for words in (infer, ('--json', *infer), ('ls',), ('--json', 'ls'), ('help',), ('--version',), self.PROBLEM):
+                r = self.run_to(full, '--store', self.store, *words)
+                self.assertEqual((r.returncode, r.stderr), (1, 'hearth: cannot write the output: No space left on device\n'), words)
+            r = self.run_to(full, 'no-command')
+            self.assertEqual(r.returncode, 2)
+            self.assertNotIn('cannot write', r.stderr)
+        self.assertEqual(self.run_to(subprocess.DEVNULL, '--store', self.store, *infer).returncode, 0)
+
+    def test_reader(self):
+        """One that reads no more, as `head`, is told nothing."""
+        for words, code in ((('help',), 0), (self.PROBLEM, 1)):
+            reads, writes = os.pipe()
+            os.close(reads)
+            r = self.run_to(writes, *words)
+            os.close(writes)
+            self.assertEqual((r.returncode, r.stderr), (code, ''), words)
+
+
 @unittest.skipIf(shutil.which('zsh') is None, 'zsh is not installed')
 class Zsh(unittest.TestCase):
     def test_completes(self):
@@ -214,6 +250,6 @@ class Zsh(unittest.TestCase):
 
 
 if __name__ == '__main__':
-    rc = tap.run([Remove, Screen, Zsh])
+    rc = tap.run([Remove, Screen, Lost, Zsh])
     shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(rc)

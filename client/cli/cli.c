@@ -214,6 +214,19 @@ static int cli_dispatch(hth_cli *cli)
     return cli->command->run(cli);
 }
 
+// cli_flush writes what is still in a buffer, and says it if the output is not whole: once, however
+// many commands' writes failed. Who reads no more, as `head`, has what it wanted.
+static int cli_flush(int rv)
+{
+    (void)fflush(stdout);
+    int lost = hth_terminal_lost();
+    if (lost == 0 || lost == EPIPE) {
+        return rv;
+    }
+    fprintf(stderr, "hearth: cannot write the output: %s\n", strerror(lost));
+    return rv == HTH_CLI_OK ? HTH_CLI_ERROR : rv;
+}
+
 int hth_cli_run(hth_cli *cli, int argc, char **argv)
 {
     cli->options = json_object();
@@ -224,6 +237,7 @@ int hth_cli_run(hth_cli *cli, int argc, char **argv)
     if (rv == HTH_CLI_OK) {
         rv = cli_dispatch(cli);
     }
+    rv = cli_flush(rv);
     hearth_close(cli->h);
     json_decref(cli->options);
     return rv;
