@@ -57,17 +57,27 @@ static hth_err array_open(trace_array *array, const char *path)
                : hth_fail_errno(errno, "cannot write the file of traces");
 }
 
+// array_write adds n bytes, of which the last two close the array again. Where not all of them can
+// be written the array ends as it did: the bracket goes to bytes that the file has already.
 static bool array_write(trace_array *array, const char *s, size_t n)
 {
+    off_t from = array->end;
     while (n > 0) {
         ssize_t done = pwrite(array->fd, s, n, array->end);
         if (done <= 0) {
+            int errnum = done < 0 ? errno : ENOSPC;
+            bool closed = pwrite(array->fd, "]\n", 2, from) == 2;
+            int cut = ftruncate(array->fd, closed ? from + 2 : from);
+            (void)cut;
+            array->end = from;
+            errno = errnum;
             return false;
         }
         array->end += done;
         s += done;
         n -= (size_t)done;
     }
+    array->end -= 2;
     return true;
 }
 
@@ -82,7 +92,6 @@ void hth_trace_file_flush(hth_trace_file *file)
     if (good) {
         file->text.p[0] = a->end == 1 ? '\n' : ',';
         good = array_write(a, file->text.p, file->text.n);
-        a->end -= good ? 2 : 0;
     }
     if (!good && !file->failed) {
         file->failed = true;

@@ -4,8 +4,13 @@
 #include "tests/rig/http_rig.h"
 
 #include "base/log.h"
+#include "server/http/trace/http_trace_file.h"
 
 #include <jansson.h>
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define INFER                                                                                      \
@@ -248,6 +253,50 @@ static void test_trace_large(void **state)
     json_decref(doc);
 }
 
+// expect_ids checks that a file is a JSON array of these traces.
+static void expect_ids(const char *path, json_int_t first, json_int_t last, size_t n)
+{
+    json_t *doc = json_load_file(path, 0, NULL);
+    assert_true(json_is_array(doc));
+    assert_int_equal(json_array_size(doc), n);
+    if (n > 0) {
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(doc, 0), "id")), first);
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(doc, n - 1), "id")),
+                         last);
+    }
+    json_decref(doc);
+}
+
+// A write that has room for a part only leaves the file as it was before; later ones go on there.
+static void test_trace_no_room(void **state)
+{
+    hth_trace_file *file;
+    struct rlimit all, few;
+    char path[64];
+    snprintf(path, sizeof path, "%s-%d.room", trace_path, (int)getpid());
+    hth_trace *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    snprintf(t->model, sizeof t->model, "m");
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &all), 0);
+    assert_ok(hth_trace_file_open(path, &file));
+    for (int i = 0; i < 6; i++) {
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        few = (struct rlimit){.rlim_cur = (rlim_t)st.st_size + 20, .rlim_max = all.rlim_max};
+        t->id = (uint64_t)i;
+        hth_trace_file_add(file, t);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, i % 2 == 0 ? &few : &all), 0);
+        hth_trace_file_flush(file);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+        expect_ids(path, 1, i - (i % 2 == 0), (size_t)(i + 1) / 2);
+    }
+    hth_trace_file_close(file);
+    expect_ids(path, 1, 5, 3);
+    signal(SIGXFSZ, SIG_DFL);
+    free(t);
+}
+
 static void unheard(void *ctx, const hth_log_record *record)
 {
 }
@@ -278,7 +327,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace),       cmocka_unit_test(test_trace_settings),
         cmocka_unit_test(test_trace_rate),  cmocka_unit_test(test_trace_tensors),
-        cmocka_unit_test(test_trace_large), cmocka_unit_test(test_logging),
+        cmocka_unit_test(test_trace_large), cmocka_unit_test(test_trace_no_room),
+        cmocka_unit_test(test_logging),
     };
     return cmocka_run_group_tests(tests, trace_setup, trace_teardown);
 }
