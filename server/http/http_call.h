@@ -144,9 +144,13 @@ typedef enum hth_http_listed {
     HTH_HTTP_LISTS
 } hth_http_listed;
 
-// A model that was unloaded over HTTP: not served until it is loaded again.
+// A model that was unloaded over HTTP: not served until it is loaded again. Nor is it while the
+// engine is asked, so that no request brings it back meanwhile.
 typedef struct hth_http_unloaded {
     char name[201];
+    uint64_t number; // no other has had it
+    int asking;      // calls at the engine
+    bool gone;       // one of them was answered: it was unloaded
     UT_hash_handle hh;
 } hth_http_unloaded;
 
@@ -188,6 +192,7 @@ struct hth_http {
     uint64_t stop_ns; // when stopping may end although replies have not left; 0: not yet
     pthread_mutex_t unloaded_lock; // changes, on the loop, and others' lookups
     hth_http_unloaded *unloaded;
+    uint64_t n_unloaded; // numbers that they were given
     hth_machine machine; // when /metrics was last asked for; whoever writes them
     hth_tracer *tracer;
     hth_trace

@@ -2,6 +2,7 @@
 // Documents about all models: however many ask, the engine is asked for those who wait together; an
 // answer is never older than its request; and the loop answers others while one is written.
 #include "base/clock.h"
+#include "runtime/catalog.h"
 #include "tests/rig/fake_http_rig.h"
 
 #include <jansson.h>
@@ -148,6 +149,64 @@ static void test_others_go_on(void **state)
     close(probe);
 }
 
+// ---- unloading
+
+static int ident_setup(void **state)
+{
+    hth_store *store;
+    hth_put_result r;
+    int rc = setup(state);
+    const server_rig *f = *state;
+    assert_ok(hth_store_open(f->store, true, false, &store));
+    assert_ok(
+        hth_catalog_import(store, "ident", "tests/data/http/ident.onnx", 0, NULL, NULL, NULL, &r));
+    hth_store_close(store);
+    return rc;
+}
+
+static void expect_served(const server_rig *rig)
+{
+    int fd = fake_http_seven(rig, "ident", "");
+    reply r = pull(fd, true);
+    expect_200(&r);
+    reply_free(&r);
+    close(fd);
+}
+
+// The engine refuses to unload, or who asked hangs up before it does: the model is served on. While
+// one of several questions is at the engine it is not.
+static void test_not_unloaded(void **state)
+{
+    static const char path[] = "/v2/repository/models/ident/unload";
+    const server_rig *f = *state;
+    expect_served(f);
+    int fd = send_get(f->port, "POST", path);
+    reply r = pull(fd, true);
+    assert_int_equal(r.status, 501); // of the fake, which knows no such query
+    reply_free(&r);
+    close(fd);
+    expect_served(f);
+
+    int held = fake_http_hold(f);
+    fd = send_get(f->port, "POST", path);
+    int gone = send_get(f->port, "POST", path);
+    expect_alive(f->port);
+    int asks = fake_http_seven(f, "ident", "");
+    r = pull(asks, true);
+    assert_int_equal(r.status, 404);
+    assert_non_null(strstr(r.body, "it was unloaded"));
+    reply_free(&r);
+    close(asks);
+    close(gone);
+    fake_http_release(held);
+    r = pull(fd, true);
+    assert_int_equal(r.status, 501);
+    reply_free(&r);
+    close(fd);
+    expect_alive(f->port);
+    expect_served(f);
+}
+
 // A server that stops answers who waits.
 static void test_stop(void **state)
 {
@@ -174,6 +233,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_first_gone, setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_kinds, setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_others_go_on, setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_not_unloaded, ident_setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_stop, setup, fake_http_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,7 @@ void hth_http_query(hth_http *http, hth_http_req *req, const hth_http_args *args
     hth_text text = {.p = NULL};
     hth_text_put(&text, args->spec[0] != 0 ? "{\"model\":" : "{");
     if (args->spec[0] != 0) {
-        hth_text_quoted(&text, command == HTH_COMMAND_UNLOAD ? args->name : args->spec);
+        hth_text_quoted(&text, args->spec);
     }
     hth_text_add(&text, "}", 2);
     m->text = text;

@@ -49,24 +49,23 @@ void hth_http_unloaded_forget(hth_http *http, const char *name)
     }
 }
 
-static bool repo_unload(hth_http *http, const char *name)
+// repo_unload has a model no longer served. NULL: no memory.
+static hth_http_unloaded *repo_unload(hth_http *http, const char *name)
 {
-    if (hth_http_unloaded_find(http, name) != NULL) {
-        return true;
-    }
-    hth_http_unloaded *u = hth_calloc(1, sizeof *u);
-    if (u == NULL) {
-        return false;
+    hth_http_unloaded *u = hth_http_unloaded_find(http, name);
+    if (u != NULL || (u = hth_calloc(1, sizeof *u)) == NULL) {
+        return u;
     }
     strcpy(u->name, name);
+    u->number = ++http->n_unloaded;
     pthread_mutex_lock(&http->unloaded_lock);
     HASH_ADD_STR(http->unloaded, name, u);
     pthread_mutex_unlock(&http->unloaded_lock);
     if (!HTH_HASH_ADDED(u)) {
         hth_free(u);
-        return false;
+        return NULL;
     }
-    return true;
+    return u;
 }
 
 // ---- index
@@ -222,13 +221,63 @@ void hth_http_repo_index(hth_http *http, hth_http_req *req, const hth_http_args 
 
 // ---- unload
 
+typedef struct unload_call {
+    hth_http_call c;
+    hth_text text;   // of the arguments
+    uint64_t number; // of the model's hth_http_unloaded
+} unload_call;
+
+static void unload_drop(hth_http_call *call)
+{
+    hth_text_fini(&((unload_call *)call)->text);
+}
+
+// unload_answered: a model that no call has unloaded is served on. One that was loaded meanwhile is
+// already.
+static void unload_answered(const hth_http_call *call)
+{
+    hth_http_unloaded *u = hth_http_unloaded_find(call->h, call->args.name);
+    if (u == NULL || u->number != ((const unload_call *)call)->number) {
+        return;
+    }
+    u->asking--;
+    u->gone = u->gone || call->r.err == HTH_OK;
+    if (!u->gone && u->asking == 0) {
+        hth_http_unloaded_forget(call->h, call->args.name);
+    }
+}
+
 static void unload_finish(hth_http_call *call)
 {
+    unload_answered(call);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, NULL);
     } else {
         hth_http_send(call->h, call->req, 200, NULL, NULL);
     }
+}
+
+static void unload_ask(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    unload_call *c = hth_http_call_new(http, req, args, sizeof *c);
+    if (c == NULL) {
+        return;
+    }
+    c->c.drop = unload_drop;
+    c->c.finish = unload_finish;
+    hth_text_put(&c->text, "{\"model\":");
+    hth_text_quoted(&c->text, args->name);
+    hth_text_add(&c->text, "}", 2);
+    hth_http_unloaded *u = c->text.failed ? NULL : repo_unload(http, args->name);
+    if (u == NULL) {
+        hth_http_call_refuse(&c->c, hth_no_memory("a name"));
+        return;
+    }
+    u->asking++;
+    c->number = u->number;
+    c->c.r.command = HTH_COMMAND_UNLOAD;
+    c->c.r.arguments = c->text.p;
+    hth_http_call_submit(&c->c);
 }
 
 void hth_http_repo_unload(hth_http *http, hth_http_req *req, const hth_http_args *args)
@@ -248,11 +297,7 @@ void hth_http_repo_unload(hth_http *http, hth_http_req *req, const hth_http_args
         hth_http_send(http, req, 200, NULL, NULL); // not there: as good as unloaded
     } else {
         hth_manifest_fini(&m);
-        if (!repo_unload(http, args->name)) {
-            hth_http_fail(http, req, 503, "out of memory for a name");
-        } else {
-            hth_http_query(http, req, args, HTH_COMMAND_UNLOAD, unload_finish);
-        }
+        unload_ask(http, req, args);
     }
 }
 
