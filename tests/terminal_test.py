@@ -8,8 +8,10 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
+from onnx_small import graph  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1])
 FOLDER = tempfile.mkdtemp(prefix='hearth-terminal-')
@@ -192,7 +195,7 @@ class Screen(unittest.TestCase):
 
 
 class Lost(unittest.TestCase):
-    """Streams that take no more."""
+    """Streams and files that take no more."""
     PROBLEM = ('curve', '--problem', 'tests/data/oracle/residual-norm-60.json', '--plan-ms', '5')
 
     def setUp(self):
@@ -224,6 +227,56 @@ class Lost(unittest.TestCase):
             r = self.run_to(writes, *words)
             os.close(writes)
             self.assertEqual((r.returncode, r.stderr), (code, ''), words)
+
+    def test_file(self):
+        """A file that has no room for the new content keeps what it had."""
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        for option in ('--csv', '--svg'):
+            path = self.folder + '/file'
+            for before in ('what it had', None):
+                if before is None:
+                    os.unlink(path)
+                else:
+                    with open(path, 'w', encoding='ascii') as f:
+                        f.write(before)
+                r = self.run_to(subprocess.DEVNULL, *self.PROBLEM, option, path, preexec_fn=limit)
+                self.assertEqual((r.returncode, r.stderr), (1, f'hearth: cannot write {path}: File too large\n'))
+                self.assertEqual(os.listdir(self.folder), ['file'] if before else [])
+                if before:
+                    with open(path, encoding='ascii') as f:
+                        self.assertEqual(f.read(), before)
+            self.assertEqual(self.run_to(subprocess.DEVNULL, *self.PROBLEM, option, path).returncode, 0)
+            self.assertGreater(os.stat(path).st_size, 100)
+            os.unlink(path)
+            r = self.run_to(subprocess.DEVNULL, *self.PROBLEM, option, '/dev/full')
+            self.assertEqual((r.returncode, r.stderr), (1, 'hearth: cannot write /dev/full: No space left on device\n'))
+            r = self.run_to(subprocess.DEVNULL, *self.PROBLEM, option, self.folder + '/no/file')
+            self.assertEqual((r.returncode, r.stderr), (1, f'hearth: cannot write {self.folder}/no/file: No such file or directory\n'))
+        r = self.run_to(subprocess.PIPE, *self.PROBLEM, '--csv', '/dev/stdout')  # which is nothing to replace
+        self.assertEqual(r.returncode, 0)
+        self.assertTrue(r.stdout.startswith('share,'), r.stdout)
+
+    def test_same_file(self):
+        """Outputs whose names make the same file name: neither is written."""
+        model, dot, out = self.folder + '/m.onnx', self.folder + '/x.npy', self.folder + '/out'
+        head = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }".ljust(117) + '\n'
+        with open(dot, 'wb') as f:
+            f.write(b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode() + struct.pack('<f', 1))
+        for names in (['a/b', 'c', 'a_b'], ['a/b', 'c', 'a/b_']):
+            with open(model, 'wb') as f:
+                f.write(graph([('Relu', ['x'], [y], {}) for y in names], [('x', 'FP32', ('n',))], [(y, 'FP32', ('n',)) for y in names]))
+            hearth(self.store, 'import', 'm', model)
+            words = ('--store', self.store, 'infer', 'm', '--input', dot)
+            r = self.run_to(subprocess.DEVNULL, *words, '--output-dir', out)
+            if 'a_b' in names:
+                self.assertEqual((r.returncode, r.stderr), (1, f"hearth: outputs 'a/b' and 'a_b' would both be written to {out}/a_b.npy\n"))
+                self.assertEqual(os.listdir(out), [])
+            else:
+                self.assertEqual((r.returncode, r.stderr), (0, ''))
+                self.assertEqual(sorted(os.listdir(out)), ['a_b.npy', 'a_b_.npy', 'c.npy'])
+            self.assertEqual(self.run_to(subprocess.DEVNULL, *words).returncode, 0)
 
 
 @unittest.skipIf(shutil.which('zsh') is None, 'zsh is not installed')

@@ -2,12 +2,15 @@
 // What the commands share: queries to the server made of options and arguments, and documents.
 #include "client/cli/cmd.h"
 
+#include "client/atomic_file.h"
 #include "client/embed.h"
 #include "client/cli/progress.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const hth_option hth_cmd_no_options[] = {{NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
@@ -84,16 +87,42 @@ int hth_cmd_print(const hth_cli *cli, json_t *doc)
     return rv;
 }
 
+// cmd_error prints the last error of this process.
+static int cmd_error(void)
+{
+    fprintf(stderr, "hearth: %s\n", hth_err_detail());
+    return HTH_CLI_ERROR;
+}
+
+// cmd_put writes a document to a file, which it closes.
+static hth_err cmd_put(FILE *file, const char *path, const json_t *doc,
+                       void (*write)(FILE *, const json_t *))
+{
+    errno = 0;
+    write(file, doc);
+    bool good = !ferror(file);
+    int errnum = errno != 0 ? errno : EIO;
+    if (fclose(file) != 0) {
+        errnum = good ? errno : errnum;
+        good = false;
+    }
+    return good ? HTH_OK : hth_fail_errno(errnum, "cannot write %s", path);
+}
+
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))
 {
-    FILE *f = fopen(path, "w");
-    if (f != NULL) {
-        write(f, doc);
+    hth_atomic_file file = {.fd = -1};
+    struct stat st;
+    // A device, a FIFO or a link, as /dev/stdout is one, is nothing to replace.
+    bool whole = lstat(path, &st) != 0 || S_ISREG(st.st_mode);
+    if (whole && hth_atomic_file_begin(path, &file) != HTH_OK) {
+        return cmd_error();
     }
-    if (f == NULL || ferror(f) || fclose(f) != 0) {
-        return hth_cli_usage("cannot write %s: %s", path, strerror(errno));
-    }
-    return HTH_CLI_OK;
+    FILE *f = whole ? fdopen(dup(file.fd), "w") : fopen(path, "w");
+    hth_err err =
+        f != NULL ? cmd_put(f, path, doc, write) : hth_fail_errno(errno, "cannot write %s", path);
+    hth_err end = whole ? hth_atomic_file_end(&file, err == HTH_OK) : HTH_OK;
+    return err == HTH_OK && end == HTH_OK ? HTH_CLI_OK : cmd_error();
 }
 
 void hth_cmd_held_out(json_t *doc)
@@ -118,16 +147,10 @@ bool hth_cmd_log_asked(const hth_cli *cli)
     return hth_cli_text(cli, "log-csv") != NULL || hth_cli_text(cli, "log-tensorboard") != NULL;
 }
 
-static int log_error(void)
-{
-    fprintf(stderr, "hearth: %s\n", hth_err_detail());
-    return HTH_CLI_ERROR;
-}
-
 int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out)
 {
     const char *csv = hth_cli_text(cli, "log-csv"), *tb = hth_cli_text(cli, "log-tensorboard");
-    return hth_train_log_open(csv, tb, out) == HTH_OK ? HTH_CLI_OK : log_error();
+    return hth_train_log_open(csv, tb, out) == HTH_OK ? HTH_CLI_OK : cmd_error();
 }
 
 int hth_cmd_log_end(hth_train_log *log, const char *json)
@@ -135,5 +158,5 @@ int hth_cmd_log_end(hth_train_log *log, const char *json)
     json_t *doc = json != NULL && log != NULL ? json_loads(json, 0, NULL) : NULL;
     hth_err err = hth_train_log_end(log, doc);
     json_decref(doc);
-    return err == HTH_OK ? HTH_CLI_OK : log_error();
+    return err == HTH_OK ? HTH_CLI_OK : cmd_error();
 }

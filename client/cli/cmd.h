@@ -102,7 +102,8 @@ void hth_cmd_held_out(json_t *doc);
 bool hth_cmd_log_asked(const hth_cli *cli);
 int hth_cmd_log_open(const hth_cli *cli, hth_train_log **out);
 int hth_cmd_log_end(hth_train_log *log, const char *json);
-// hth_cmd_write has a file written from a document.
+// hth_cmd_write has a file written from a document. An exit code; on an error, which is printed, a
+// regular file is as it was.
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *));
 
 #endif

@@ -138,6 +138,34 @@ static void infer_print(const json_t *json, const hearth_tensor *tensor)
     printf("\n");
 }
 
+// infer_apart refuses outputs of which one would replace another: names that differ may make the
+// same file name.
+static int infer_apart(const hth_cli *cli, const hearth_tensor *out, int n)
+{
+    const char *dir = hth_cli_text(cli, "output-dir");
+    char **file = dir != NULL ? hth_calloc((size_t)n + 1, sizeof(char *)) : NULL;
+    char name[2][256];
+    int rv = HTH_CLI_OK;
+    for (int i = 0; i < n && file != NULL && rv == HTH_CLI_OK; i++) {
+        file[i] = infer_file(dir, out[i].name);
+        int k = 0;
+        while (k < i && (file[i] == NULL || file[k] == NULL || strcmp(file[i], file[k]) != 0)) {
+            k++;
+        }
+        if (k < i) {
+            fprintf(stderr, "hearth: outputs '%s' and '%s' would both be written to %s\n",
+                    infer_name(&out[k], name[0], sizeof name[0]),
+                    infer_name(&out[i], name[1], sizeof name[1]), file[i]);
+            rv = HTH_CLI_ERROR;
+        }
+    }
+    for (int i = 0; i < n && file != NULL; i++) {
+        hth_free(file[i]);
+    }
+    hth_free(file);
+    return rv;
+}
+
 static int infer_output(const hth_cli *cli, const hearth_tensor *tensor, json_t *list)
 {
     const char *dir = hth_cli_text(cli, "output-dir");
@@ -227,9 +255,9 @@ static int infer_ask(hth_cli *cli, const infer_inputs *in)
         json_decref(list);
         return hth_cli_error();
     }
-    int rv = HTH_CLI_OK;
+    int rv = infer_apart(cli, out, n);
     int version = hearth_outputs_version(out);
-    if (!hth_cli_json(cli)) {
+    if (!hth_cli_json(cli) && rv == HTH_CLI_OK) {
         printf("%s:%d\n", hearth_outputs_model(out), version);
     }
     for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
