@@ -33,7 +33,8 @@ struct hth_http_dashboard {
 
 typedef struct view_call {
     hth_http_call c;
-    char *arguments; // NULL: there are none
+    hth_http_dashboard *view; // it asks for: there for as long as it is at the engine
+    char *arguments;          // NULL: there are none
 } view_call;
 
 static void view_free(hth_http_dashboard *dashboard)
@@ -137,15 +138,9 @@ static const char *view_who(hth_command_id command, const char *tenant, bool adm
     return hth_command_is(command, HTH_COMMAND_OWN_JOBS) && !admin ? tenant : "";
 }
 
-static hth_http_dashboard *view_of(hth_http_call *call)
-{
-    return view_find(call->h, call->r.command, call->args.name,
-                     view_who(call->r.command, call->tenant, call->r.admin));
-}
-
 static void view_late(hth_http_call *call, hth_err err)
 {
-    hth_http_dashboard *v = view_of(call);
+    hth_http_dashboard *v = ((view_call *)call)->view;
     if (err != HTH_ETIMEDOUT) {
         assert(v->asking > 0);
         v->asking--;
@@ -164,7 +159,7 @@ static void view_text(hth_http_dashboard *dashboard, char *text)
 
 static void view_finish(hth_http_call *call)
 {
-    hth_http_dashboard *v = view_of(call);
+    hth_http_dashboard *v = ((view_call *)call)->view;
     assert(v->asking > 0);
     v->asking--;
     if (call->r.err == HTH_OK) {
@@ -227,7 +222,11 @@ static void view_ask(hth_http *http, hth_http_req *req, const hth_http_args *arg
         free(arguments);
         return;
     }
+    c->view = dashboard;
     c->arguments = arguments;
+    if (dashboard->who[0] != 0) { // the tokens may have changed since it was found
+        strcpy(c->c.tenant, dashboard->who);
+    }
     c->c.r.command = dashboard->command;
     c->c.r.admin = dashboard->who[0] == 0;
     c->c.r.arguments = c->arguments != NULL ? c->arguments : "{}";

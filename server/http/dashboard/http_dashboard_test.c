@@ -2,9 +2,13 @@
 // Views of an engine that answers, and of one that something holds: what was known is told with its
 // age, soon, and nothing is left behind.
 #include "base/clock.h"
+#include "base/settings.h"
 #include "tests/rig/fake_http_rig.h"
 
 #include <jansson.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define FRESH_NS 200000000u // of http_dashboard.c
 
@@ -126,6 +130,72 @@ static void test_many(void **state)
     wait_ready(f);
 }
 
+// ---- tokens that change
+
+#define SECRET_HASH                                                                                \
+    "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b" // of "secret"
+#define SWAP_ASKS 4000
+
+static char tokens[60];
+static atomic_bool swaps; // swap_main goes on
+
+static void token_is_of(const char *name)
+{
+    char fresh[80];
+    snprintf(fresh, sizeof fresh, "%s.new", tokens);
+    FILE *f = fopen(fresh, "w");
+    assert_non_null(f);
+    fprintf(f, "%s job " SECRET_HASH "\n", name);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(fresh, 0600), 0);
+    assert_int_equal(rename(fresh, tokens), 0);
+}
+
+static int tokens_setup(void **state)
+{
+    snprintf(tokens, sizeof tokens, "/tmp/hearth-tokens-%d", (int)getpid());
+    token_is_of("ann");
+    assert_ok(hth_setting_set("auth.tokens_file", tokens));
+    return fake_http_setup(state);
+}
+
+static int tokens_teardown(void **state)
+{
+    assert_ok(hth_setting_set("auth.tokens_file", ""));
+    return fake_http_teardown(state) | unlink(tokens);
+}
+
+static void *swap_main(void *arg)
+{
+    for (int i = 0; atomic_load(&swaps); i++) {
+        token_is_of(i % 2 == 0 ? "bob" : "ann");
+        assert_ok(hth_server_reload(arg));
+    }
+    return NULL;
+}
+
+// The token of who asks becomes another tenant's meanwhile.
+static void test_tokens_swap(void **state)
+{
+    static const char q[] =
+        "GET /v2/hearth/jobs/x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n";
+    const server_rig *f = *state;
+    pthread_t t;
+    atomic_store(&swaps, true);
+    assert_int_equal(pthread_create(&t, NULL, swap_main, f->server), 0);
+    int client = dial(f->port);
+    for (int i = 0; i < SWAP_ASKS; i++) {
+        push(client, q, sizeof q - 1);
+        reply r = pull(client, true);
+        assert_int_equal(r.status, 404);
+        assert_non_null(strstr(r.body, "there is no job 'x'"));
+        reply_free(&r);
+    }
+    close(client);
+    atomic_store(&swaps, false);
+    pthread_join(t, NULL);
+}
+
 // The server stops while questions that were told already are still at the engine.
 static void test_stop(void **state)
 {
@@ -147,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_known, fake_http_setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_hang_up, fake_http_setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_many, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_tokens_swap, tokens_setup, tokens_teardown),
         cmocka_unit_test_setup_teardown(test_stop, fake_http_setup, fake_http_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
