@@ -112,7 +112,7 @@ int hth_group_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS]);
 // false then also where a member is to have no samples.
 bool hth_group_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS]);
 // hth_group_most says that this member can take no more than `most` samples, and breaks the
-// round.
+// round. More than before, within a node: nobody is awaited any more, and no round is broken.
 void hth_group_most(hth_group *group, int64_t most);
 // hth_group_awaits: no round begins until one of those who have left is there again, or all are
 // gone for good (hth_group_gone). false: nobody comes again.

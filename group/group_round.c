@@ -264,10 +264,17 @@ void region_break(hth_group *group)
 
 void region_most(hth_group *group, int64_t most)
 {
+    group_region *r = group->region;
     group_lock(group);
+    bool more = most > group->seat->most;
+    for (int i = 0; i < (int)r->members && more; i++) {
+        r->seat[i].awaited = false; // it may fit without them
+    }
     group->seat->most = most;
-    group_unlock(group, false);
-    region_break(group);
+    group_unlock(group, more);
+    if (!more) {
+        region_break(group);
+    }
 }
 
 bool region_awaits(hth_group *group)

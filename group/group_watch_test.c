@@ -211,12 +211,14 @@ static void test_awaits(void **state)
 }
 
 // Once somebody has come the lead looks again whether it can go on, and does not wait for the
-// others that it awaited; for one that gave its memory back it does. Who is gone is not awaited.
+// others that it awaited; for one that gave its memory back it does. Who is gone is not awaited; nor
+// is anybody once it has memory for more itself.
 static void test_awaits_anybody(void **state)
 {
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         two t;
         members_open(&t, 3, false);
+        hth_group_most(t.member[0], 2);
         two_step(&t, 0);
         two_leave(&t, 1);
         two_leave(&t, 2);
@@ -227,6 +229,13 @@ static void test_awaits_anybody(void **state)
         } else if (way == 2) {
             hth_group_gone(t.fd, 2);
             assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+        } else if (way == 3) {
+            hth_group_most(t.member[0], 1);
+            assert_int_equal(turn(&t, 0), HTH_GROUP_WAITS);
+            hth_group_most(t.member[0], INT64_MAX);
+            assert_int_equal(turn(&t, 0), HTH_GROUP_LEADS);
+            two_close(&t);
+            continue;
         }
         two_join(&t, 1, 0);
         two_take(&t, 3);

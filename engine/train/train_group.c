@@ -302,6 +302,14 @@ double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms)
     return hth_group_loss(job->group->exchange, step, ms);
 }
 
+void hth_train_group_planned(hth_train_job *job)
+{
+    hth_train_group_budget(job);
+    if (job->group != NULL && job->rank.ranks == 0) {
+        hth_group_most(job->group->exchange, INT64_MAX);
+    }
+}
+
 void hth_train_group_budget(hth_train_job *job)
 {
     if (job->group != NULL && job->group->member == HTH_GROUP_LEAD && job->spec.budget != NULL) {

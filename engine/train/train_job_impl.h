@@ -124,6 +124,8 @@ double hth_train_group_loss(const hth_train_job *job, int64_t step, double *ms);
 bool hth_train_group_lead(const hth_train_job *job);
 // hth_train_group_budget has the other members plan for the job's budget, too.
 void hth_train_group_budget(hth_train_job *job);
+// hth_train_group_planned is that, after a new budget: this member may take more samples by now.
+void hth_train_group_planned(hth_train_job *job);
 // hth_train_group_row is hth_group_members' document, the caller's. NULL: no group.
 json_t *hth_train_group_row(const hth_train_job *job);
 

@@ -161,7 +161,7 @@ hth_err hth_train_job_budget(hth_train_job *job, const char *budget)
         err = hth_err_prefix(err, "held-out data");
     }
     if (err == HTH_OK) {
-        hth_train_group_budget(job);
+        hth_train_group_planned(job);
     } else {
         err = job_replan_back(job, err, before);
     }
