@@ -211,8 +211,8 @@ static void test_awaits(void **state)
 }
 
 // Once somebody has come the lead looks again whether it can go on, and does not wait for the
-// others that it awaited; for one that gave its memory back it does. Who is gone is not awaited; nor
-// is anybody once it has memory for more itself.
+// others that it awaited; for one that gave its memory back it does. Who is gone is not awaited;
+// nor is anybody once it has memory for more itself.
 static void test_awaits_anybody(void **state)
 {
     for (int way = 0; way < 4; way++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code that runs inside the engine's process, as an attacker's would: preloaded, it takes its turn
-// where the process has given up what it gives up (the last seccomp_load), tries what CONFINED_TRY lists, a
-// line each ("VERB PATH"), and writes "confined: VERB PATH ERRNO" to standard error.
+// where the process has given up what it gives up (the last seccomp_load), tries what CONFINED_TRY
+// lists, a line each ("VERB PATH"), and writes "confined: VERB PATH ERRNO" to standard error.
 // CONFINED_NO_LANDLOCK=1: the kernel looks as if it had none.
 #include <dlfcn.h>
 #include <errno.h>
