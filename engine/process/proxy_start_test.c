@@ -197,6 +197,16 @@ static bool is_ready(const void *engine)
     return hth_engine_ready((hth_engine *)engine);
 }
 
+// wait_replaced waits until `pid` is no child any more: its engine is ready until that is noticed.
+static void wait_replaced(pid_t pid)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (child_of(getpid()) == pid) {
+        assert_true(hth_real_ns() < until);
+        usleep(1000);
+    }
+}
+
 // next kills the child; those after it do `what`.
 static void next(fixture *f, const char *what)
 {
@@ -204,11 +214,7 @@ static void next(fixture *f, const char *what)
     assert_int_not_equal(pid, 0);
     assert_int_equal(setenv(FAKE_CHILD, what, 1), 0);
     kill(pid, SIGKILL);
-    uint64_t until = hth_real_after(LIMIT_NS);
-    while (child_of(getpid()) == pid) { // it is ready until that is noticed
-        assert_true(hth_real_ns() < until);
-        usleep(1000);
-    }
+    wait_replaced(pid);
 }
 
 // ask has a request answered, after all that were sent before.
@@ -271,7 +277,7 @@ static void test_never_starts(void **state)
     hth_setting_reset();
 }
 
-// One that does not end when it is told to is killed: a server's stop waits for nobody's child.
+// A child that ignores STOP is killed, so that the server can end.
 static void test_never_ends(void **state)
 {
     (void)state;
@@ -285,7 +291,7 @@ static void test_never_ends(void **state)
     hth_setting_reset();
 }
 
-// A crash, too, is one that the system does not start.
+// A child that the system cannot start counts as a crash.
 static void test_cannot_start(void **state)
 {
     (void)state;
@@ -382,11 +388,7 @@ static hth_err infer(const char *what, answered *a)
     pid_t pid = child_of(getpid());
     hth_err err = call_run(f.engine, &a->c);
     if (err == HTH_ECORRUPT) {
-        uint64_t until = hth_real_after(LIMIT_NS);
-        while (child_of(getpid()) == pid) {
-            assert_true(hth_real_ns() < until);
-            usleep(1000);
-        }
+        wait_replaced(pid);
     }
     ask(&f);
     for (int i = 0; i < 2; i++) {
@@ -396,7 +398,7 @@ static hth_err infer(const char *what, answered *a)
     return hth_err_restore(err, a->c.r.detail);
 }
 
-// Outputs have names: whoever places them looks at those.
+// An output without a name is invalid: front ends place outputs by their names.
 static void test_output_without_name(void **state)
 {
     (void)state;

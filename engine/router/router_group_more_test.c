@@ -265,10 +265,9 @@ static void ignored(void **state)
     fixture_close(&f);
 }
 
-// Labels that weigh nothing beside others: one that is ignored has no part in the loss, and one
-// of a class whose weight is 0 has its label smoothing's. A member with such labels only adds
-// what they have on one device, to losses and gradients; no more does one that has all of a
-// batch.
+// A shard whose labels all have weight 0, in a batch with other shards: ignored labels contribute
+// nothing; labels of a class with weight 0 contribute only label smoothing's part. Losses and
+// gradients equal one device's. So do those of a batch with such labels only.
 static void shards_without_weight(void **state)
 {
     static const struct {

@@ -8,7 +8,7 @@
 typedef struct rig {
     site_rig s;
     hth_program *program;
-    hth_program *beside;   // of the same model, for other inputs, and pinned; NULL: none
+    hth_program *other;    // pinned, of the same model with other inputs; NULL: none
     hth_tensor in, out[2]; // out: before, and after
     void *others;          // who have the rest of the device
 } rig;
@@ -53,8 +53,9 @@ static hth_program *rig_program(rig *r, hth_model *m, int64_t samples, hth_tenso
 }
 
 // rig_open has an active program, whose arena has gone; what is free is as much as `arenas` of it,
-// a half below the program's weights, and a half above them. beside: with a pinned one.
-static void rig_open(rig *r, double arenas, bool beside)
+// a half below the program's weights, and a half above them. `pinned` adds a second program, which
+// is pinned.
+static void rig_open(rig *r, double arenas, bool pinned)
 {
     hth_model *m;
     memset(r, 0, sizeof *r);
@@ -66,11 +67,11 @@ static void rig_open(rig *r, double arenas, bool beside)
         r->out[i] = hth_program_output(r->program, 0);
         r->out[i].data = hth_alloc(r->out[i].bytes);
     }
-    if (beside) {
+    if (pinned) {
         hth_tensor in;
-        r->beside = rig_program(r, m, 1, &in);
+        r->other = rig_program(r, m, 1, &in);
         hth_free(in.data);
-        hth_program_evict(&r->s.site, r->beside);
+        hth_program_evict(&r->s.site, r->other);
     }
     hth_program_evict(&r->s.site, r->program);
     hth_site_drop_arena(&r->s.site);
@@ -80,9 +81,9 @@ static void rig_open(rig *r, double arenas, bool beside)
     assert_true(half > 0 && l.largest_free_bytes == l.free_bytes);
     void *low = rig_take(r, half, HTH_POOL_WEIGHT);
     rig_run(r, 0);
-    if (beside) {
-        assert_ok(hth_program_activate(&r->s.site, r->beside));
-        hth_program_pin(&r->s.site, r->beside, true);
+    if (pinned) {
+        assert_ok(hth_program_activate(&r->s.site, r->other));
+        hth_program_pin(&r->s.site, r->other, true);
     }
     hth_site_drop_arena(&r->s.site);
     l = rig_ledger(r);
@@ -140,7 +141,7 @@ static int rig_held(const hth_program *p)
     return n;
 }
 
-// Where weights do not come back for want of memory, whoever is not active has none of them.
+// If weights cannot be fetched again for lack of memory, inactive programs hold none of them.
 static void test_fails(void **state)
 {
     int parts = 0;
@@ -149,20 +150,20 @@ static void test_fails(void **state)
         rig r;
         hth_residency_stats stats;
         rig_open(&r, 1.5, true);
-        assert_true(r.program->active && r.beside->active && r.beside->pinned);
-        assert_true(rig_held(r.beside) > 1);
+        assert_true(r.program->active && r.other->active && r.other->pinned);
+        assert_true(rig_held(r.other) > 1);
         hth_fault_alloc(nth);
         err = hth_program_activate(&r.s.site, r.program);
         hth_fault_alloc(0);
         assert_true(err == HTH_OK || err == HTH_ENOMEM);
         assert_int_equal(r.program->active, err == HTH_OK);
-        parts += !r.beside->active;
+        parts += !r.other->active;
         for (int i = 0; i < 2; i++) {
-            const hth_program *p = i == 0 ? r.program : r.beside;
+            const hth_program *p = i == 0 ? r.program : r.other;
             assert_true(p->active || rig_held(p) == 0);
         }
         hth_residency_stats_get(r.s.site.residency, &stats);
-        assert_true(r.program->active || r.beside->active || stats.resident_bytes == 0);
+        assert_true(r.program->active || r.other->active || stats.resident_bytes == 0);
         rig_close(&r);
     }
     assert_true(parts > 1);

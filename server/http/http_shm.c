@@ -42,7 +42,7 @@ struct hth_shm_region {
     char key[SHM_KEY];
     uint64_t offset, bytes;
     char *data;
-    int fd; // it is mapped from; the engine has it as long as there is the region
+    int fd; // of the memory; the engine uses it until the region is gone
     int guard;
     int refs;          // the table's, and one for each request
     UT_hash_handle hh; // by id

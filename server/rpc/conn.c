@@ -30,8 +30,8 @@ struct hth_region {
     int refs; // 1 of the connection, 1 of each request that uses it
     void *base;
     size_t bytes;
-    int fd;          // it is mapped from; the engine has it as long as there is the region
-    uint64_t uid;    // on whose behalf that is closed
+    int fd;          // of the memory; the engine uses it until the region is gone
+    uint64_t uid;    // the user whose thread closes fd
     char tenant[32]; // whose address space it counts as
     hth_region *next;
 };
@@ -158,14 +158,13 @@ bool hth_conn_is_gone(hth_conn *conn)
     return gone;
 }
 
-static void region_unmap(hth_region *region)
+static void region_unmap(const hth_region *region)
 {
     if (region->table->engine != NULL) {
         hth_engine_unshare(region->table->engine, region->base);
     }
     munmap(region->base, region->bytes);
     hth_closer_close(region->uid, region->fd, true);
-    hth_free(region);
 }
 
 void hth_region_rele(hth_region *region)
@@ -177,8 +176,9 @@ void hth_region_rele(hth_region *region)
     bool last = --region->refs == 0;
     pthread_mutex_unlock(&region->table->lock);
     if (last) {
-        hth_mapped_give(region->tenant, region->bytes);
         region_unmap(region);
+        hth_mapped_give(region->tenant, region->bytes);
+        hth_free(region);
     }
 }
 
@@ -333,6 +333,7 @@ static hth_err conn_map_region(hth_conn *conn, uint64_t handle, uint64_t bytes, 
     err = conn_add_region(conn, r, region);
     if (err != HTH_OK) {
         region_unmap(r);
+        hth_free(r);
     }
     return err;
 }

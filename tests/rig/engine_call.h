@@ -173,8 +173,7 @@ static inline hth_err call_run(hth_engine *engine, call *c)
     return call_wait(c);
 }
 
-// told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
-// Memory of a client's, which the engine knows of.
+// Memory that a client shares with the engine.
 typedef struct client_memory {
     char *base;
     size_t bytes;
@@ -198,6 +197,7 @@ static inline void client_memory_close(hth_engine *engine, const client_memory *
     close(m->fd);
 }
 
+// told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
 static inline json_t *told(const fixture *f, const char *query, const char *arguments)
 {
     call c = {.r = {.command = hth_command_find(query), .arguments = arguments}};
