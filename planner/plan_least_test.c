@@ -144,7 +144,7 @@ static void training_steps(void **state)
 
 int main(void)
 {
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(words),
                                        cmocka_unit_test(forward_passes),
                                        cmocka_unit_test(training_steps)};

@@ -95,7 +95,7 @@ static void busy_machines_plan_alike(void **state)
             assert_int_equal(hth_plan_train(&all[i], &o, &b), err);
             hth_clock_inject(busy_ns, &hour_ns);
             hth_err late_err = hth_plan_train(&all[i], &o, &late);
-            hth_clock_inject(pt_cpu_ns, NULL);
+            hth_clock_inject(pt_still_ns, NULL);
             if (err == HTH_OK) {
                 assert_false(a->stopped || b->stopped);
                 assert_same(a, b);
@@ -128,7 +128,7 @@ static void all_searches_are_stopped(void **state)
         uint64_t work_ns = hth_plan_work_now_ns();
         hth_clock_inject(busy_ns, &hour_ns);
         hth_err err = hth_plan_train(&p, &o, &plan);
-        hth_clock_inject(pt_cpu_ns, NULL);
+        hth_clock_inject(pt_still_ns, NULL);
         double work_ms = (double)(hth_plan_work_now_ns() - work_ns) / 1e6;
         assert_true(err == HTH_OK || err == HTH_ETOOBIG);
         if (work_ms > LATE_SHARE * o.limit_ms) {
@@ -191,7 +191,7 @@ static void what_waited_is_no_time(void **state)
     w.now_ns += 3600000000000;
     hth_plan_gate_open(&gate);
     hth_thread_join(thread);
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     assert_ok(w.err);
     assert_false(w.plan->stopped);
     assert_same(plan, w.plan);
@@ -298,6 +298,6 @@ int main(void)
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(what_is_not_asked_costs_nothing),
     };
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

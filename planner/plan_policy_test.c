@@ -216,6 +216,6 @@ int main(void)
         cmocka_unit_test(no_policy_is_faster_on_recorded_steps),
         cmocka_unit_test(no_policy_is_faster_on_generated_steps),
     };
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,13 +87,13 @@ static void same_on_busy_machines(void **state)
     hth_plan *first = first_plan(&p);
     hth_refine r[2];
     for (int k = 0; k < 2; k++) {
-        hth_clock_inject(k == 0 ? pt_cpu_ns : busy_ns, NULL);
+        hth_clock_inject(k == 0 ? pt_still_ns : busy_ns, NULL);
         assert_ok(hth_refine_open(&r[k], &p, &(hth_plan_options){.seed = 3}, first, 0, 1e6));
         for (int i = 0; i < SLICES; i++) {
             (void)hth_refine_slice(&r[k]);
         }
     }
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     assert_true(r[0].us == r[1].us && fabs(r[0].work_ms - r[1].work_ms) < 1e-3); // a ns is rounded
     assert_non_null(r[0].best);
     assert_int_equal(r[0].best->n_modes, r[1].best->n_modes);
@@ -195,6 +195,6 @@ int main(void)
         cmocka_unit_test(canceled),
         cmocka_unit_test(no_memory),
     };
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static void proven_without_a_link(void **state)
 
 int main(void)
 {
-    hth_clock_inject(pt_cpu_ns, NULL);
+    hth_clock_inject(pt_still_ns, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(exact_with_a_link),
