@@ -411,12 +411,11 @@ static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_
     hth_choice kept[HTH_MAX_CHOICES];
     int read;
     choices_write(list, count, tries, value, sizeof value);
-    hth_err err = cache->put(cache->ctx, key, value);
-    if (choices_read(value, kept, HTH_MAX_CHOICES, &read) == count) {
+    HTH_TRY(cache->put(cache->ctx, key, value));
+    if (convsel_recall(cache, key, kept, HTH_MAX_CHOICES, &read) == count) {
         memcpy(list, kept, (size_t)count * sizeof *list);
-        qsort(list, (size_t)count, sizeof *list, choice_order);
     }
-    return err;
+    return HTH_OK;
 }
 
 // Measures node, and takes into account what was known of it: `old`, taken `tries` times,

@@ -8,6 +8,9 @@
 #include "engine/train/trainer_impl.h"
 #include "tests/rig/train_job.h"
 
+#include <ctype.h>
+#include <math.h>
+
 // Measurements, so that all trainers choose the same algorithms.
 static struct {
     char key[HTH_CONVSEL_KEY], value[4096];
@@ -25,6 +28,51 @@ static inline hth_err known_get(void *ctx, const char *key, char *value, size_t 
     return HTH_ENOENT;
 }
 
+// One of a node's algorithms, as a timing cache has it.
+typedef struct known_choice {
+    char name[48], rest[80]; // rest: all after the time
+    unsigned long long workspace_bytes, resident_bytes;
+    double time_us;
+} known_choice;
+
+static inline int known_order(const void *x, const void *y)
+{
+    const known_choice *a = x, *b = y;
+    unsigned long long m = a->workspace_bytes + a->resident_bytes;
+    unsigned long long n = b->workspace_bytes + b->resident_bytes;
+    return m != n ? (m < n) - (m > n) : (a->time_us > b->time_us) - (a->time_us < b->time_us);
+}
+
+// known_rank gives a node's algorithms the times that a plan has something to choose from, whatever
+// this machine is good at: the one with the most memory is the fastest, each with less a quarter
+// slower. Those that are far slower stay what they are. Other texts are copied.
+static inline void known_rank(const char *value, char *out, size_t cap)
+{
+    known_choice c[HTH_MAX_CHOICES];
+    double least_us = INFINITY;
+    int n = 0, used = 0, near = 0;
+    const char *in = value;
+    while (n < HTH_MAX_CHOICES &&
+           sscanf(in, "%47s %llu %llu %lf %79[^\n]\n%n", c[n].name, &c[n].workspace_bytes,
+                  &c[n].resident_bytes, &c[n].time_us, c[n].rest, &used) == 5) {
+        least_us = fmin(least_us, c[n].time_us);
+        in += used;
+        n++;
+    }
+    if (n == 0 || *in != '\0' || isdigit((unsigned char)value[0])) { // numbers: no names
+        snprintf(out, cap, "%s", value);
+        return;
+    }
+    qsort(c, (size_t)n, sizeof *c, known_order);
+    for (size_t i = 0, at = 0; i < (size_t)n; i++) {
+        double us = c[i].time_us;
+        us = us > 8 * least_us ? us : least_us * (1 + 0.25 * near++);
+        at += (size_t)snprintf(out + at, cap - at, "%s %llu %llu %.3f %s\n", c[i].name,
+                               c[i].workspace_bytes, c[i].resident_bytes, us, c[i].rest);
+        assert_true(at < cap);
+    }
+}
+
 static inline hth_err known_put(void *ctx, const char *key, const char *value)
 {
     int i = 0;
@@ -34,7 +82,7 @@ static inline hth_err known_put(void *ctx, const char *key, const char *value)
     assert_true(i < 1000);
     n_known += i == n_known;
     snprintf(known[i].key, sizeof known[i].key, "%s", key);
-    snprintf(known[i].value, sizeof known[i].value, "%s", value);
+    known_rank(value, known[i].value, sizeof known[i].value);
     return HTH_OK;
 }
 
