@@ -79,12 +79,6 @@ static void a_batch_norm_is_sliced(void **state)
     fixture f;
     char data[200];
     double want[STEPS], loss[STEPS], whole[STEPS];
-    if (!__builtin_cpu_supports("avx512f")) {
-        print_message(
-            "# SKIP: without AVX-512 oneDNN has the filter's gradient in three dimensions "
-            "only for plain tensors, and the copy to that layout takes more memory\n");
-        skip();
-    }
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     prepare(&f, &volume, data);
     json_t *doc;

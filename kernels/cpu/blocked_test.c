@@ -366,17 +366,18 @@ static void reordering(void **state)
     static const hth_layout all[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C8, HTH_LAYOUT_C16,
                                      HTH_LAYOUT_NHWC};
     for (int rank = 3; rank <= 5; rank++) {
-        for (int i = 0; i < 16; i++) {
-            hth_shape s = SHAPE(2, 21, 3, 4, 2);
+        for (int i = 0; i < 64; i++) {
+            // 48 channels are of one size in all layouts: two samples can change places
+            hth_shape s = SHAPE(2, i & 16 ? 48 : 21, 3, 4, 2);
             s.rank = rank;
             // As bits: the reference's Reorder is the identity on plain tensors.
             fixture f;
             fixture_open(&f, 31);
             int in = fixture_value(&f, s), out = fixture_value(&f, s);
             fixture_node(&f, HTH_OP_REORDER, &in, 1, &out, 1);
-            f.graph->values[in].layout = all[i / 4];
+            f.graph->values[in].layout = all[i / 4 % 4];
             f.graph->values[out].layout = all[i % 4];
-            fixture_check(&f, NULL, false, 0);
+            fixture_check(&f, NULL, i >= 32, 0);
             fixture_close(&f);
         }
     }

@@ -3,6 +3,7 @@
 // layout changes, pooling.
 #include "kernels/cpu/primitive.h"
 
+#include "base/alloc.h"
 #include "kernels/cpu/post.h"
 #include "kernels/ref/ref_window.h"
 
@@ -154,12 +155,109 @@ hth_err cpu_softmax_prepare(hth_device *device, const hth_graph *graph, const ht
     return prim_kernel(device, &op, false, out);
 }
 
+// ---- layout changes
+
+// A Reorder whose tensors are of one size can take its input's place: sample after sample by way of
+// the workspace, so that a step has room for one of the two.
+typedef struct reorder {
+    hth_kernel base;
+    hth_kernel *apart, *inplace;
+} reorder;
+
+static hth_err reorder_run(const hth_kernel *kernel, const hth_kernel_args *args)
+{
+    const reorder *r = (const reorder *)kernel;
+    const hth_kernel *k = args->in[0] == args->out[0] ? r->inplace : r->apart;
+    return k->run(k, args);
+}
+
+static void reorder_close(hth_kernel *kernel)
+{
+    reorder *r = (reorder *)kernel;
+    hth_kernel_close(r->apart);
+    hth_kernel_close(r->inplace);
+    hth_free(r);
+}
+
+// One of the two steps of each sample: into the workspace as it is, and from there in the new form.
+static hth_err reorder_step(hth_seq *seq, const hth_dn_op *op, bool first, size_t place,
+                            size_t sample)
+{
+    hth_dn_prim *p;
+    HTH_TRY(hth_dn_prim_open(op, 0, &p));
+    HTH_TRY(hth_seq_add(seq, p));
+    HTH_TRY(
+        hth_seq_bind(seq, DNNL_ARG_SRC, first ? HTH_SEQ_IN : HTH_SEQ_WORKSPACE, first ? 0 : place));
+    hth_seq_step(seq, first ? sample : 0);
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_DST, first ? HTH_SEQ_WORKSPACE : HTH_SEQ_OUT,
+                         first ? place : 0));
+    hth_seq_step(seq, first ? 0 : sample);
+    return HTH_OK;
+}
+
+// `bytes`: of either tensor.
+static hth_err reorder_inplace(hth_device *device, const hth_graph *graph, const hth_node *node,
+                               size_t bytes, hth_kernel **out)
+{
+    const hth_value *x = &graph->values[node->inputs[0]], *y = &graph->values[node->outputs[0]];
+    hth_shape shape = x->shape;
+    size_t sample = bytes / (size_t)shape.dim[0];
+    int64_t elements = (int64_t)(sample / sizeof(float));
+    shape.dim[0] = 1;
+    hth_dn_md row = hth_dn_md_plain(HTH_DT_F32, 1, &elements);
+    const hth_dn_op op[2] = {{.kind = HTH_DN_REORDER, .src = row, .dst = row},
+                             {.kind = HTH_DN_REORDER,
+                              .src = hth_dn_md_of(HTH_DT_F32, &shape, x->layout),
+                              .dst = hth_dn_md_of(HTH_DT_F32, &shape, y->layout)}};
+    hth_seq *s;
+    HTH_TRY(hth_seq_open(device, &s));
+    size_t place = hth_seq_reserve(s, sample);
+    hth_err err = reorder_step(s, &op[0], true, place, sample);
+    err = err == HTH_OK ? reorder_step(s, &op[1], false, place, sample) : err;
+    if (err != HTH_OK) {
+        hth_seq_abort(s);
+        return err;
+    }
+    hth_seq_split(s, (int)x->shape.dim[0]);
+    return hth_seq_finish(s, NULL, out);
+}
+
 hth_err cpu_reorder_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const char *algorithm, hth_kernel **out)
 {
+    const hth_value *x = &graph->values[node->inputs[0]], *y = &graph->values[node->outputs[0]];
     hth_dn_op op;
+    size_t bytes, y_bytes;
+    hth_kernel *apart;
     HTH_TRY(prim_describe(graph, node, HTH_DN_REORDER, &op));
-    return algorithm != NULL ? HTH_ENOTSUP : prim_kernel(device, &op, true, out);
+    if (algorithm != NULL) {
+        return HTH_ENOTSUP;
+    }
+    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
+    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &y->shape, y->layout, &y_bytes));
+    HTH_TRY(prim_kernel(device, &op, true, &apart));
+    if (bytes != y_bytes || x->shape.rank < 3 || x->shape.dim[0] < 2) {
+        *out = apart;
+        return HTH_OK;
+    }
+    reorder *r = hth_calloc(1, sizeof *r);
+    hth_err err = r != NULL ? reorder_inplace(device, graph, node, bytes, &r->inplace)
+                            : hth_no_memory("a Reorder");
+    if (err != HTH_OK) {
+        hth_kernel_close(apart);
+        hth_free(r);
+        return err;
+    }
+    r->apart = apart;
+    r->base = (hth_kernel){.run = reorder_run,
+                           .close = reorder_close,
+                           .implementation = apart->implementation,
+                           .workspace_bytes = apart->workspace_bytes > r->inplace->workspace_bytes
+                                                  ? apart->workspace_bytes
+                                                  : r->inplace->workspace_bytes,
+                           .inplace_input = 0};
+    *out = &r->base;
+    return HTH_OK;
 }
 
 // Padding at the end is what the output's size implies. An average that counts padding must not
