@@ -37,7 +37,8 @@
 //    not hold while other tenants wait.
 //
 // Hence nobody starves: rule 3 bounds the wait by what runs, and rule 5 a tenant's by its patience.
-// A decision looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted ends.
+// A decision to start looks at HTH_FAIR_WALK tenants, at as many jobs, and at as many predicted
+// ends; one to pause looks at all tenants.
 #ifndef HTH_FAIR_FAIR_QUEUE_H
 #define HTH_FAIR_FAIR_QUEUE_H
 
