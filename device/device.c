@@ -68,8 +68,7 @@ int hth_device_quota_percent(const hth_device *device)
 
 bool hth_device_pause(const hth_device *device)
 {
-    int percent = hth_device_quota_percent(device);
-    return percent < 100 && hth_quota_pause(percent);
+    return hth_quota_pause(hth_device_quota_percent(device));
 }
 
 // A copy that is waited for, on a stream of the device's own.

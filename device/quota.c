@@ -41,6 +41,11 @@ static uint64_t quota_clock(clockid_t clock)
 bool hth_quota_pause(int percent)
 {
     static _Thread_local hth_quota quota;
+    if (percent >= 100) { // what is used without a quota is no debt of the next one
+        quota.begun = false;
+        quota.credit_ns = 0;
+        return false;
+    }
     uint64_t due = hth_quota_due(&quota, percent, quota_clock(CLOCK_MONOTONIC),
                                  quota_clock(CLOCK_THREAD_CPUTIME_ID));
     uint64_t pause = due < HTH_QUOTA_SLICE_NS ? due : HTH_QUOTA_SLICE_NS;

@@ -111,6 +111,13 @@ static void test_processor_time(void **state)
     assert_ok(hth_device_quota(d, 100));
     assert_false(hth_device_pause(d));
     assert_int_equal(hth_device_quota_percent(d), 100);
+    uint64_t until = clock_ns(CLOCK_THREAD_CPUTIME_ID) + 200 * MS;
+    while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < until) {
+        assert_false(hth_device_pause(d));
+    }
+    assert_ok(hth_device_quota(d, 50)); // what was used without a quota is no debt
+    assert_false(hth_device_pause(d));
+    assert_ok(hth_device_quota(d, 100));
     hth_device_close(d);
     assert_ok(hth_device_open("fake:mem=1MiB", &d));
     assert_err(hth_device_quota(d, 50), HTH_ENOTSUP, "only CPU devices have a quota");
