@@ -121,14 +121,18 @@ static hth_err spill_block(const hth_spill *spill, char *block, size_t bytes, ui
 }
 
 // Without O_DIRECT: flushes the range (written pages only) and gives its pages back.
-static void spill_forget(const hth_spill *spill, uint64_t at, size_t bytes, bool write)
+static hth_err spill_forget(const hth_spill *spill, uint64_t at, size_t bytes, bool write)
 {
-    if (write) {
-        sync_file_range(spill->fd, (off_t)at, (off_t)bytes,
-                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                            SYNC_FILE_RANGE_WAIT_AFTER);
+    int rc = write ? sync_file_range(spill->fd, (off_t)at, (off_t)bytes,
+                                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                         SYNC_FILE_RANGE_WAIT_AFTER)
+                   : 0;
+    // Other errors say that this file cannot be flushed so.
+    if (rc != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) {
+        return hth_fail_errno(errno, "cannot write %zu bytes of the spill file", bytes);
     }
     posix_fadvise(spill->fd, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
+    return HTH_OK;
 }
 
 static hth_err spill_check(const hth_spill *spill, uint64_t at, size_t bytes)
@@ -149,10 +153,7 @@ hth_err hth_spill_write(hth_spill *spill, uint64_t at, const void *from, size_t 
         memset(spill->out + part, 0, whole - part);
         HTH_TRY(spill_block(spill, spill->out, whole, at + done, true));
     }
-    if (!spill->direct) {
-        spill_forget(spill, at, (size_t)spill_round(bytes), true);
-    }
-    return HTH_OK;
+    return spill->direct ? HTH_OK : spill_forget(spill, at, (size_t)spill_round(bytes), true);
 }
 
 hth_err hth_spill_read(hth_spill *spill, uint64_t at, void *to, size_t bytes)
@@ -163,10 +164,7 @@ hth_err hth_spill_read(hth_spill *spill, uint64_t at, void *to, size_t bytes)
         HTH_TRY(spill_block(spill, spill->in, (size_t)spill_round(part), at + done, false));
         memcpy((char *)to + done, spill->in, part);
     }
-    if (!spill->direct) {
-        spill_forget(spill, at, (size_t)spill_round(bytes), false);
-    }
-    return HTH_OK;
+    return spill->direct ? HTH_OK : spill_forget(spill, at, (size_t)spill_round(bytes), false);
 }
 
 hth_err hth_spill_map(hth_spill *spill, const void **out)

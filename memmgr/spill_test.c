@@ -3,6 +3,9 @@
 
 #include "base/test.h"
 
+#include <errno.h>
+#include <fcntl.h>
+
 // A directory on a disk (the working tree's), the same through the page cache, and one in memory.
 static const char *const dirs[] = {".", ".", "/dev/shm"};
 
@@ -76,6 +79,34 @@ static void test_what_cannot_be(void **state)
     hth_spill_close(NULL);
 }
 
+static int flush_errno; // of the flushes from now on; 0: they succeed
+
+// In the place of libc's.
+int sync_file_range(int fd, off64_t at, off64_t bytes, unsigned flags)
+{
+    errno = flush_errno;
+    return flush_errno != 0 ? -1 : 0;
+}
+
+// What the page cache has taken may still not reach the disk, and is no longer there then.
+static void test_bytes_that_do_not_reach_the_disk(void **state)
+{
+    static const int fatal[] = {EIO, ENOSPC, EDQUOT}, harmless[] = {ENOSYS, EINVAL, ESPIPE};
+    char bytes[100] = "";
+    hth_spill *s;
+    assert_ok(hth_spill_open(".", sizeof bytes, &s));
+    assert_ok(hth_spill_buffer(s));
+    for (int i = 0; i < 3; i++) {
+        flush_errno = harmless[i];
+        assert_ok(hth_spill_write(s, 0, bytes, sizeof bytes));
+        flush_errno = fatal[i];
+        assert_int_not_equal(hth_spill_write(s, 0, bytes, sizeof bytes), HTH_OK);
+        assert_ok(hth_spill_read(s, 0, bytes, sizeof bytes));
+    }
+    flush_errno = 0;
+    hth_spill_close(s);
+}
+
 static hth_err open_and_write(void)
 {
     hth_spill *s;
@@ -104,6 +135,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_come_back),
         cmocka_unit_test(test_what_cannot_be),
+        cmocka_unit_test(test_bytes_that_do_not_reach_the_disk),
         cmocka_unit_test(test_allocation_faults),
         cmocka_unit_test(test_speed),
     };
