@@ -151,10 +151,12 @@ hth_err hth_work_elsewhere(hth_work_queue *queue, hth_err (*fn)(void *arg), void
     if (w == NULL || !queue->other->start(queue->other->ctx, fn, arg)) {
         return fn(arg);
     }
+    uint64_t others_ns = hth_work_others_ns(queue);
     (void)work_slice(queue, w, hth_now_ns(), true);
     w->away = true;
     hth_fiber_yield(w->fiber);
     assert(!queue->other->busy(queue->other->ctx));
     w->away = false;
+    w->ran_ns += hth_work_others_ns(queue) - others_ns; // they took nothing from it
     return queue->other->wait(queue->other->ctx);
 }

@@ -81,8 +81,8 @@ void hth_work_ran(hth_work_queue *queue, uint64_t took_ns);
 // ---- for what computes. queue NULL: the caller has the device for itself
 
 // hth_work_others_ns counts the time, in ns, in which others computed on the loop's thread while
-// the caller's work was in progress: the difference of two calls is what a measurement of this work
-// takes off what passed. 0 without a queue.
+// the caller's work was in progress there: the difference of two calls is what a measurement of
+// this work takes off what passed. On the loop's thread only. 0 without a queue.
 uint64_t hth_work_others_ns(const hth_work_queue *queue);
 
 // hth_work_point is a preemption point. true: others have computed meanwhile.

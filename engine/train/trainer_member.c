@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -193,6 +194,7 @@ typedef struct member_watch {
     hth_trainer_sums *sums;
     hth_kernel_group group;
     const hth_work_queue *queue;
+    pthread_t loop;  // the queue's; a run on other threads shares its own with nobody
     int64_t took_ns; // that the caller's functions took, without what others computed meanwhile
 } member_watch;
 
@@ -200,7 +202,9 @@ typedef struct member_watch {
 // for what others compute is counted when they have ended.
 static int64_t watch_ns(const member_watch *watch)
 {
-    return (int64_t)(hth_now_ns() - hth_work_others_ns(watch->queue));
+    uint64_t now_ns = hth_now_ns();
+    bool here = pthread_equal(pthread_self(), watch->loop) != 0;
+    return (int64_t)(here ? now_ns - hth_work_others_ns(watch->queue) : now_ns);
 }
 
 static void member_written(void *ctx, int k, const void *content)
@@ -317,7 +321,8 @@ hth_err hth_trainer_pass(hth_trainer *trainer, int member, const hth_tensor *inp
                          const hth_trainer_watch *watch, float *loss)
 {
     hth_trainer_phase *add = &hth_trainer_current(trainer)->add;
-    member_watch listener = {.watch = watch, .sums = sums, .queue = trainer->ms->site->queue};
+    member_watch listener = {
+        .watch = watch, .sums = sums, .queue = trainer->ms->site->queue, .loop = pthread_self()};
     trainer->stall_ns = trainer->run_ns = 0;
     trainer->aside_ns = 0;
     HTH_TRY(hth_trainer_enter(trainer, add));
