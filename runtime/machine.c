@@ -39,7 +39,7 @@ static bool machine_ticks(const hth_machine *machine, uint64_t *busy, uint64_t *
 
 bool hth_machine_read(hth_machine *machine)
 {
-    uint64_t busy, all, taken, kib, available = 0;
+    uint64_t busy, all, taken, kib, available = machine->total_bytes - machine->used_bytes;
     char line[128];
     bool moved =
         machine_ticks(machine, &busy, &all, &taken) && all > machine->all && busy >= machine->busy;

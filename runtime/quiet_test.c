@@ -58,9 +58,10 @@ static void test_machine(void **state)
     assert_float_equal(m.utilization, 0.3, 1e-9);
     file_is("stat", "cpu  7\n");
     assert_false(hth_machine_read(&m));
-    m.proc = "/nonexistent";
+    m.proc = "/nonexistent"; // what cannot be read stays as it was
     assert_false(hth_machine_read(&m));
     assert_int_equal(m.total_bytes, 1000 * 1024);
+    assert_int_equal(m.used_bytes, 600 * 1024);
 }
 
 static void test_here(void **state)
