@@ -360,26 +360,77 @@ static void normalizing(void **state)
     check_unary(HTH_OP_LOG_SOFTMAX, s, s, NULL, false, 1e-5);
 }
 
+// A Reorder of `given` in all pairs of layouts; as bits: the reference's is the identity on plain
+// tensors.
+static void check_reorder(hth_shape s, bool in_place)
+{
+    static const hth_layout all[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C8, HTH_LAYOUT_C16,
+                                     HTH_LAYOUT_NHWC};
+    for (int i = 0; i < 16; i++) {
+        fixture f;
+        fixture_open(&f, 31);
+        int given = fixture_value(&f, s), in = fixture_value(&f, s), out = fixture_value(&f, s);
+        fixture_node(&f, HTH_OP_RELU, &given, 1, &in, 1); // a caller's tensor is not overwritten
+        fixture_node(&f, HTH_OP_REORDER, &in, 1, &out, 1);
+        f.graph->values[in].layout = all[i / 4];
+        f.graph->values[out].layout = all[i % 4];
+        fixture_check(&f, NULL, in_place, 0);
+        fixture_close(&f);
+    }
+}
+
+static int inplace_input(fixture *f)
+{
+    hth_kernel *k;
+    assert_int_equal(HTH_OK,
+                     hth_kernel_prepare(&f->device, f->graph, &f->graph->nodes[f->node], NULL, &k));
+    int input = k->inplace_input;
+    assert_true(input == 0 || k->workspace_bytes < 1000);
+    hth_kernel_close(k);
+    return input;
+}
+
 static void reordering(void **state)
 {
     (void)state;
-    static const hth_layout all[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C8, HTH_LAYOUT_C16,
-                                     HTH_LAYOUT_NHWC};
     for (int rank = 3; rank <= 5; rank++) {
-        for (int i = 0; i < 64; i++) {
-            // 48 channels are of one size in all layouts: two samples can change places
-            hth_shape s = SHAPE(2, i & 16 ? 48 : 21, 3, 4, 2);
-            s.rank = rank;
-            // As bits: the reference's Reorder is the identity on plain tensors.
-            fixture f;
-            fixture_open(&f, 31);
-            int in = fixture_value(&f, s), out = fixture_value(&f, s);
-            fixture_node(&f, HTH_OP_REORDER, &in, 1, &out, 1);
-            f.graph->values[in].layout = all[i / 4 % 4];
-            f.graph->values[out].layout = all[i % 4];
-            fixture_check(&f, NULL, i >= 32, 0);
-            fixture_close(&f);
+        hth_shape s = SHAPE(2, 21, 3, 4, 2);
+        s.rank = rank;
+        check_reorder(s, false);
+    }
+    check_reorder(SHAPE(5, 48, 90), true); // of one size in all layouts
+    check_reorder(SHAPE(5, 48, 10, 9), true);
+    check_reorder(SHAPE(5, 48, 5, 9, 2), true);
+}
+
+// Only who reads a tensor last takes its place, and only where that gives memory and is quick.
+static void reordering_in_place(void **state)
+{
+    static const struct {
+        int64_t samples, width;
+        int expect;
+    } c[] = {{5, 90, 0}, {3, 90, -1}, {2000, 90, -1}, {5, 80, -1}};
+    (void)state;
+    fixture_needs_onednn();
+    for (int i = 0; i < 6; i++) {
+        int k = i < 4 ? i : 0;
+        fixture f;
+        fixture_open(&f, 31);
+        hth_shape s = SHAPE(c[k].samples, 48, c[k].width);
+        int given = fixture_value(&f, s), in = fixture_value(&f, s), out = fixture_value(&f, s);
+        int other = fixture_value(&f, s);
+        fixture_node(&f, HTH_OP_RELU, &given, 1, &in, 1);
+        int *from = i == 5 ? &given : &in;
+        fixture_node(&f, HTH_OP_REORDER, from, 1, &out, 1);
+        int node = f.node;
+        if (i == 4) {
+            fixture_node(&f, HTH_OP_RELU, &in, 1, &other, 1);
         }
+        f.node = node;
+        f.graph->values[*from].layout = HTH_LAYOUT_C16;
+        f.graph->values[out].layout = HTH_LAYOUT_PLAIN;
+        assert_int_equal(inplace_input(&f), i < 4 ? c[k].expect : -1);
+        fixture_close(&f);
     }
 }
 
@@ -397,6 +448,7 @@ int main(void)
         cmocka_unit_test(resizing_to_any_length),
         cmocka_unit_test(normalizing),
         cmocka_unit_test(reordering),
+        cmocka_unit_test(reordering_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

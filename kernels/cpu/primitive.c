@@ -157,8 +157,14 @@ hth_err cpu_softmax_prepare(hth_device *device, const hth_graph *graph, const ht
 
 // ---- layout changes
 
-// A Reorder whose tensors are of one size can take its input's place: sample after sample by way of
-// the workspace, so that a step has room for one of the two.
+// A Reorder whose tensors are of one size can take the place of an input that nobody reads after it:
+// sample after sample by way of the workspace, so that a step has room for one of the two. Not for
+// few samples, whose way takes as much memory as it gives, nor for many or small ones, whose way
+// takes longer.
+#define REORDER_SAMPLES_MIN 4
+#define REORDER_SAMPLES     1024
+#define REORDER_SAMPLE      ((size_t)16 << 10) // bytes
+
 typedef struct reorder {
     hth_kernel base;
     hth_kernel *apart, *inplace;
@@ -177,6 +183,25 @@ static void reorder_close(hth_kernel *kernel)
     hth_kernel_close(r->apart);
     hth_kernel_close(r->inplace);
     hth_free(r);
+}
+
+static bool reorder_fits(const hth_graph *graph, const hth_node *node, size_t x_bytes,
+                         size_t y_bytes)
+{
+    const hth_shape *shape = &graph->values[node->inputs[0]].shape;
+    int x = node->inputs[0];
+    bool last = true;
+    for (int i = (int)(node - graph->nodes) + 1; i < graph->n_nodes; i++) {
+        for (int j = 0; j < graph->nodes[i].n_inputs; j++) {
+            last = last && graph->nodes[i].inputs[j] != x;
+        }
+    }
+    for (int i = 0; i < graph->n_outputs; i++) {
+        last = last && graph->outputs[i] != x;
+    }
+    return graph->values[x].producer >= 0 && last && x_bytes == y_bytes && shape->rank >= 3 &&
+           shape->dim[0] >= REORDER_SAMPLES_MIN && shape->dim[0] <= REORDER_SAMPLES &&
+           x_bytes / (size_t)shape->dim[0] >= REORDER_SAMPLE;
 }
 
 // One of the two steps of each sample: into the workspace as it is, and from there in the new form.
@@ -236,7 +261,7 @@ hth_err cpu_reorder_prepare(hth_device *device, const hth_graph *graph, const ht
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &y->shape, y->layout, &y_bytes));
     HTH_TRY(prim_kernel(device, &op, true, &apart));
-    if (bytes != y_bytes || x->shape.rank < 3 || x->shape.dim[0] < 2) {
+    if (!reorder_fits(graph, node, bytes, y_bytes)) {
         *out = apart;
         return HTH_OK;
     }
