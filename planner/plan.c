@@ -181,10 +181,12 @@ static hth_err problem_check_node(const hth_problem *problem, int i)
 hth_err hth_problem_check(const hth_problem *problem)
 {
     uint64_t sum = 0;
+    // A copy that costs less than nothing would make any plan with more of them better.
     if (problem->n_tensors < 0 || problem->n_nodes < 0 || isnan(problem->h2d_bytes_per_s) ||
-        isnan(problem->d2h_bytes_per_s) || isnan(problem->latency_us)) {
-        return hth_fail(HTH_EINVAL,
-                        "a planning problem with a negative count, or an invalid link speed");
+        isnan(problem->d2h_bytes_per_s) || !isfinite(problem->latency_us) ||
+        problem->latency_us < 0 || !isfinite(problem->copy_interference) ||
+        problem->copy_interference < 0) {
+        return hth_fail(HTH_EINVAL, "a planning problem with a negative count, or an invalid link");
     }
     for (int i = 0; i < problem->n_nodes; i++) {
         HTH_TRY(problem_check_node(problem, i));

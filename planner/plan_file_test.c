@@ -82,9 +82,10 @@ static void test_format(void **state)
     hth_problem_fini(&p);
 }
 
-#define HEAD                                                                                       \
-    "{\"budget\":1000,\"tensors\":[{\"id\":0,\"name\":\"x\",\"bytes\":64,\"class\":\"input\","     \
+#define HEAD_REST                                                                                  \
+    "\"budget\":1000,\"tensors\":[{\"id\":0,\"name\":\"x\",\"bytes\":64,\"class\":\"input\","      \
     "\"producer\":-1},"
+#define HEAD "{" HEAD_REST
 #define TAIL                                                                                       \
     "\"nodes\":[{\"id\":0,\"name\":\"n\",\"op\":\"relu\",\"inputs\":[0],\"outputs\":[1],"          \
     "\"alternatives\":[]}]}"
@@ -145,6 +146,12 @@ static void test_reading_validates(void **state)
         {HEAD "{\"id\":1,\"bytes\":-1,\"class\":\"output\"}]," TAIL, "bytes"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"thing\"}]," TAIL, "thing"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":5}]," TAIL, "output 1"},
+        {"{\"link\":{\"interference\":-1}," HEAD_REST "{\"id\":1,\"bytes\":1,\"class\":\"output\","
+         "\"producer\":0}]," TAIL,
+         "link"},
+        {"{\"link\":{\"latency_us\":-1}," HEAD_REST "{\"id\":1,\"bytes\":1,\"class\":\"output\","
+         "\"producer\":0}]," TAIL,
+         "link"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
               "\"inputs\":[\"x\"],\"outputs\":[1]}]}",
          "inputs"},

@@ -57,6 +57,8 @@ bool hth_refine_slice(hth_refine *refine)
     refine->slices++;
     hth_err err = hth_plan_train(refine->problem, o, &plan);
     refine->work_ms += (double)(hth_plan_work_now_ns() - start_ns) / 1e6;
+    // Without memory it may not even begin: tried again and again it is to end all the same.
+    refine->work_ms += err != HTH_OK && err != HTH_ETOOBIG ? refine->slice_ms : 0;
     if (err != HTH_OK) {
         return false; // nothing found this time
     }

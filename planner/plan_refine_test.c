@@ -181,6 +181,14 @@ static void no_memory(void **state)
         assert_true(r.us <= first->predicted_us);
     }
     hth_refine_close(&r);
+    assert_ok(hth_refine_open(&r, &p, &(hth_plan_options){.seed = 7}, first, 0, 250));
+    for (int n = 0; !hth_refine_over(&r); n++) { // none of it begins
+        assert_true(n <= 250 / r.slice_ms + 1);
+        hth_fault_alloc(1);
+        (void)hth_refine_slice(&r);
+        hth_fault_alloc(0);
+    }
+    hth_refine_close(&r);
     hth_plan_free(first);
     hth_problem_fini(&p);
 }

@@ -8,9 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-#define FACTS_DEPTH 8    // of chains of recomputes
-#define FACTS_LOOK  32   // stages before a recompute that are looked at
-#define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
+#define FACTS_DEPTH    8    // of chains of recomputes
+#define FACTS_DEAD     16   // of what they read, for each interval ..
+#define FACTS_DEAD_MIN 4096 // .. and for all
+#define FACTS_LOOK     32   // stages before a recompute that are looked at
+#define FACTS_LARGE    0.01 // of the budget: tensors that are worth tying to a stage
 
 void hth_bound_between(const hth_step *step, const hth_interval *interval, double *per_stage,
                        double add)
@@ -232,13 +234,16 @@ static bool facts_is_dead(const hth_bound *bound, int v, int j, int p)
 }
 
 // Lists what a recompute of v after stage p reads that is dead; an interval pays `share` of it,
-// and `save` of a copy out.
+// and `save` of a copy out. What is not listed makes the bound lower, no less true: layers in which
+// every node reads all of the layer before have paths without number.
 static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double save, int depth,
                           int *head)
 {
     const hth_step *m = bound->m;
     *head = -1;
-    for (int j = 0; j < m->p->nodes[v].n_inputs && depth < FACTS_DEPTH; j++) {
+    int most = FACTS_DEAD * m->n_intervals + FACTS_DEAD_MIN;
+    for (int j = 0; j < m->p->nodes[v].n_inputs && depth < FACTS_DEPTH && bound->n_dead < most;
+         j++) {
         if (!facts_is_dead(bound, v, j, p)) {
             continue;
         }

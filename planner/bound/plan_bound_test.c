@@ -3,6 +3,7 @@
 #include "planner/plan_train_gen.h"
 
 #include <math.h>
+#include <sys/resource.h>
 
 static double bound_of(const hth_step *step, uint64_t budget, double known_us)
 {
@@ -28,6 +29,42 @@ static hth_problem bound_problem(uint64_t seed, int layers)
         p.nodes[i].recomputable = true;
     }
     return p;
+}
+
+// Layers in which each node reads all of the layer before, and the last node long after them: what
+// a recompute of that one reads that is dead is without number.
+static void bounds_of_many_paths(void **state)
+{
+    enum { WIDTH = 6, LAYERS = 10 };
+    hth_problem p = pt_problem(WIDTH * LAYERS + 20, WIDTH * LAYERS + 20);
+    int at[WIDTH], last[WIDTH];
+    hth_step m;
+    struct rusage before, after;
+    for (int i = 0; i < WIDTH; i++) {
+        last[i] = pt_tensor(&p, HTH_MEM_INPUT, 1000, -1);
+    }
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (int i = 0; i < WIDTH; i++) {
+            at[i] = pt_node(&p, last, WIDTH, HTH_MEM_ACTIVATION, 1000, false);
+        }
+        memcpy(last, at, sizeof last);
+    }
+    int end = pt_node(&p, last, 1, HTH_MEM_ACTIVATION, 1000, false);
+    for (int i = 0; i < 3; i++) {
+        end = pt_node(&p, &end, 1, HTH_MEM_ACTIVATION, 1000, false);
+    }
+    pt_node(&p, (int[]){end, last[0]}, 2, HTH_MEM_OUTPUT, 1000, false);
+    for (int i = 0; i < p.n_nodes; i++) {
+        pt_choice(&p, i, 10, 0);
+        p.nodes[i].recomputable = true;
+    }
+    assert_ok(hth_step_init(&m, &p));
+    getrusage(RUSAGE_SELF, &before);
+    assert_true(bound_of(&m, 20000, 1e6) <= 1e6);
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 16 * 1024); // KiB
+    hth_step_fini(&m);
+    hth_problem_fini(&p);
 }
 
 // No schedule is faster than the bound, found by the search or at random.
@@ -164,6 +201,7 @@ static void allocations_fail_cleanly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds_of_many_paths),
         cmocka_unit_test(bounds_hold_on_random_networks),
         cmocka_unit_test(bounds_hold_against_all_schedules),
         cmocka_unit_test(bounds_are_close),

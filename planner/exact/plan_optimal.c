@@ -255,6 +255,12 @@ hth_err hth_search_optimal(hth_search *search, hth_step *step, const hth_plan_op
                         "intervals, this one has %d and %d",
                         HTH_OPTIMAL_NODES, HTH_OPTIMAL_GAPS, step->n_stages, step->n_intervals);
     }
+    for (int i = 0; i < step->p->n_nodes; i++) {
+        if (step->p->nodes[i].n_alternatives > HTH_OPTIMAL_MENU) {
+            return hth_fail(HTH_ENOTSUP, "policy optimal takes at most %d alternatives of a node",
+                            HTH_OPTIMAL_MENU);
+        }
+    }
     bool known;
     double horizon_us = optimal_horizon(search, step, options, ms, &known);
     search->n_elites = 0; // cbc's plan is laid out, not those of the search before it

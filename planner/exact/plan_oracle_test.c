@@ -455,6 +455,12 @@ static void optimal_says_what_it_cannot(void **state)
     assert_err(hth_plan_train(&p, &o, &plan), HTH_ENOTSUP, "is for small steps");
     hth_problem_fini(&p);
     p = oracle_problem(&oracle_cases[0]);
+    for (int i = 0; i <= HTH_OPTIMAL_MENU; i++) {
+        pt_choice(&p, 0, 1000 + i, (uint64_t)(HTH_OPTIMAL_MENU - i) * HTH_PLAN_ALIGN);
+    }
+    assert_err(hth_plan_train(&p, &o, &plan), HTH_ENOTSUP, "alternatives of a node");
+    hth_problem_fini(&p);
+    p = oracle_problem(&oracle_cases[0]);
     char *path = hth_strdup(getenv("PATH"));
     setenv("PATH", "/nonexistent", 1);
     assert_err(hth_plan_train(&p, &o, &plan), HTH_ENOTSUP, "coinor-cbc");

@@ -146,7 +146,7 @@ void hth_search_descend(hth_search *search)
                 search_flip(search, g, (hth_interval_mode)k);
             }
         }
-        better = search->score < before * (1 - SEARCH_GAIN);
+        better = search->score < before - SEARCH_GAIN * fabs(before);
     }
     search->settled = hth_search_over(search) ? search->settled : search->score;
     hth_search_keep_best(search);
