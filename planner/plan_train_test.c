@@ -180,6 +180,36 @@ static void what_the_certificate_leaves_open_is_searched_longer(void **state)
     }
 }
 
+// Where the budget cannot come down for falls, the search has its best so far and the greedy starts.
+static void what_does_not_come_down_keeps_its_best(void **state)
+{
+    for (int i = 2; i <= 4; i++) { // the first is such a case
+        hth_problem p = pg_unet(120, 256, 256);
+        hth_step m;
+        hth_search search;
+        hth_outcome o;
+        uint64_t peak, floor;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_plan_train_floor(&p, &floor));
+        p.h2d_bytes_per_s = p.d2h_bytes_per_s = 1e8;
+        p.budget = floor + (peak - floor) / 20 * (uint64_t)i;
+        assert_ok(hth_step_init(&m, &p));
+        assert_ok(hth_search_open(&search, &m, p.budget, &(hth_plan_options){.seed = 1}));
+        search.deadline_ns = hth_plan_work_now_ns() + 400000000;
+        search.best_score = INFINITY;
+        hth_search_keep_all(&search, search.mode);
+        search.score = hth_search_try(&search, search.mode, &o);
+        hth_search_keep_best(&search);
+        double kept = search.best_score;
+        search.stall_price = 4;
+        hth_search_valleys(&search);
+        assert_true(search.best_score > -INFINITY && search.best_score <= kept);
+        hth_search_close(&search);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +218,7 @@ int main(void)
         cmocka_unit_test(bounds_hold),
         cmocka_unit_test(policies_on_networks),
         cmocka_unit_test(what_the_certificate_leaves_open_is_searched_longer),
+        cmocka_unit_test(what_does_not_come_down_keeps_its_best),
     };
     hth_clock_inject(pt_still_ns, NULL); // a busy machine stops no search
     return cmocka_run_group_tests(tests, NULL, NULL);

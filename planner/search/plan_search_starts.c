@@ -191,6 +191,7 @@ static bool search_lower(hth_search *search, uint64_t until_ns, uint64_t until)
         falls += fell;
     }
     search->d.budget = budget;
+    search->best_score = at > 0 ? best : search->best_score;
     return fine && at <= 0;
 }
 
