@@ -180,7 +180,8 @@ static void what_the_certificate_leaves_open_is_searched_longer(void **state)
     }
 }
 
-// Where the budget cannot come down for falls, the search has its best so far and the greedy starts.
+// Where the budget cannot come down for falls, the search has its best so far and the greedy
+// starts.
 static void what_does_not_come_down_keeps_its_best(void **state)
 {
     for (int i = 2; i <= 4; i++) { // the first is such a case

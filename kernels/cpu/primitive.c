@@ -157,10 +157,10 @@ hth_err cpu_softmax_prepare(hth_device *device, const hth_graph *graph, const ht
 
 // ---- layout changes
 
-// A Reorder whose tensors are of one size can take the place of an input that nobody reads after it:
-// sample after sample by way of the workspace, so that a step has room for one of the two. Not for
-// few samples, whose way takes as much memory as it gives, nor for many or small ones, whose way
-// takes longer.
+// A Reorder whose tensors are of one size can take the place of an input that nobody reads after
+// it: sample after sample by way of the workspace, so that a step has room for one of the two. Not
+// for few samples, whose way takes as much memory as it gives, nor for many or small ones, whose
+// way takes longer.
 #define REORDER_SAMPLES_MIN 4
 #define REORDER_SAMPLES     1024
 #define REORDER_SAMPLE      ((size_t)16 << 10) // bytes
