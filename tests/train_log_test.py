@@ -13,7 +13,10 @@ import sys
 import tempfile
 import unittest
 
-import tap
+sys.path.insert(0, 'tests/security')
+sys.dont_write_bytecode = True
+import tap  # noqa: E402
+from hostile_server_test import Hostile  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', 'digits')
@@ -98,6 +101,34 @@ def f32(v):
     return struct.unpack('f', struct.pack('f', v))[0]
 
 
+class Told(Hostile):
+    """A server of a job that has begun when the command asks first: of its steps `begin` .. `end` it tells one by one, then that it is in `state`
+    (None: then it is gone)."""
+
+    def __init__(self, points, begin=1, end=0, state='finished', every=1, held_out=()):
+        super().__init__()
+        self.begin, self.end, self.state = begin, end, state
+        history = [[1 + 0.5 / (i + 1), 2.0, 0.001] for i in range(points)]
+        step = (points - 1) * every if every > 1 else points
+        self.job = {'id': 7, 'job': 'made', 'step': step, 'steps': 5000, 'steps_per_epoch': 10, 'state': state, 'history': history, 'every': every,
+                    'held_out': list(held_out)}
+        self.documents = {'job': {**self.job, 'state': 'running', 'step': begin - 1} if end > 0 else self.job}
+
+    def watched(self, query):
+        if 'after' not in json.loads(query[2]):
+            return {'job': {**self.documents['job'], 'history': []}, 'events': [], 'next': 1, 'missed': False}
+        if self.end == 0:
+            self.documents = {}
+            return None
+        steps = [{'n': n, 'done': n, 'total': 5000, 'what': {'step': n, 'epoch': 1, 'loss': 0.5, 'lr': 0.001, 'ms': 2}}
+                 for n in range(self.begin, self.end + 1)]
+        self.end = 0
+        if self.state is None:
+            return {'events': steps, 'next': 9000}
+        self.documents = {'job': self.job}
+        return {'events': [*steps, {'n': 9000, 'what': {'state': self.state}}], 'next': 9001}
+
+
 class Logs(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix='hearth-log-')
@@ -147,6 +178,18 @@ class Logs(unittest.TestCase):
             for step, value in want.items():
                 self.assertTrue(math.isclose(found[tag][step], value, rel_tol=1e-6), (tag, step))
 
+    def told(self, *args, **named):
+        server = Told(*args, **named)
+        self.addCleanup(server.close)
+        self.where = ['--server', server.url]
+
+    def logged(self, *more, code=0, path=None):
+        path = path or self.folder + '/log.csv'
+        got, _, why = self.run_('job', 'made', '--log-csv', path, *more)
+        self.assertEqual(got, code, why)
+        with open(path, encoding='utf-8') as f:
+            return list(csv.DictReader(f)), why
+
     def test_crc(self):
         self.assertEqual(crc32c(b'123456789'), 0xe3069283)  # the check value of CRC-32C
 
@@ -171,6 +214,15 @@ class Logs(unittest.TestCase):
         self.assertEqual(code, 0, why)
         rows = self.check_csv(again, lines)
         self.check_events(self.folder + '/other', rows)
+
+    def test_lost(self):
+        """What was heard of stays where the document is from before, or ends at the last checkpoint."""
+        self.told(1000, 1001, 1500, None)
+        rows, _ = self.logged('--follow', code=1)
+        self.assertEqual([int(r['step']) for r in rows], list(range(1001, 1501)))
+        self.told(100, 1, 150, 'failed')
+        rows, _ = self.logged('--follow')
+        self.assertEqual([int(r['step']) for r in rows], list(range(1, 151)))
 
     def test_early_end(self):
         lines = self.train('--patience', '1', '--keep', 'best', '--lr', '0.2', '--label-smoothing', '0.1', command=('--epochs', '30'))

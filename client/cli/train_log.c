@@ -222,9 +222,12 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
     log_flush(log);
     size_t n = json_array_size(json_object_get(doc, "history"));
     bool whole = !(json_number_value(json_object_get(doc, "every")) > 1);
+    // A job that failed has a record of what its last checkpoint has: what was heard of is more.
+    bool more =
+        whole && n > 0 && (int64_t)n >= log->written && (log->gap || log->written != (int64_t)n);
     for (int i = 0; i < 2; i++) {
         log_file *l = &log->file[i];
-        if (l->f != NULL && whole && n > 0 && (log->gap || log->written != (int64_t)n)) {
+        if (l->f != NULL && more) {
             log_replace(log, l, doc);
         }
         if (l->f != NULL && fclose(l->f) != 0) {

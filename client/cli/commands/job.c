@@ -209,7 +209,8 @@ static int cmd_job(hth_cli *cli)
         json_object_del(cli->options, "budget"); // is changed once
         rv = job_follow(cli, log, &doc);
     }
-    char *whole = log != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    // Where following failed, the document is from before it.
+    char *whole = log != NULL && rv == HTH_CLI_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
     int logged = hth_cmd_log_end(log, whole);
     free(whole);
     rv = rv == HTH_CLI_OK ? logged : rv;
