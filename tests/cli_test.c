@@ -258,10 +258,13 @@ static void test_curve_problem(void **state)
     said("share,accumulate,budget_bytes");
     // Tensors that no machine could hold: ten thousand times as large.
     assert_int_equal(run("hearth --version >/dev/null; sed -E 's/\"bytes\":[0-9]+/&0000/g' %s "
-                         ">%s/large; %s/hearth --json curve --problem %s/large --plan-ms 5",
-                         problem, dir, build, dir),
+                         ">%s/large; %s/hearth --json curve --problem %s/large --plan-ms 5 "
+                         "--csv %s/c.csv",
+                         problem, dir, build, dir, dir),
                      0);
-    assert_true(curve_end("budget_bytes") > 1e12);
+    bytes = curve_end("budget_bytes");
+    assert_true(bytes > 1e12);
+    assert_int_equal(run("hearth --version; tail -1 %s/c.csv | grep ',%.0f,'", dir, bytes), 0);
     assert_int_equal(run("hearth curve --problem %s --policy none", problem), 1);
     said("none");
     assert_int_equal(run("hearth curve --problem %s --accumulate 2", problem), 1);

@@ -16,6 +16,16 @@ static double curve_number(const json_t *json, const char *key)
     return json_number_value(json_object_get(json, key));
 }
 
+// Bytes are whole numbers, and exact.
+static void curve_csv_number(FILE *file, const json_t *v)
+{
+    if (json_is_integer(v)) {
+        fprintf(file, "%lld", (long long)json_integer_value(v));
+    } else {
+        fprintf(file, "%.9g", json_number_value(v));
+    }
+}
+
 static void curve_csv(FILE *file, const json_t *points)
 {
     static const char *const keys[] = {"share",      "accumulate", "budget_bytes", "device_bytes",
@@ -30,7 +40,8 @@ static void curve_csv(FILE *file, const json_t *points)
     json_array_foreach(points, i, p)
     {
         for (size_t k = 0; k < n; k++) {
-            fprintf(file, "%.9g%s", curve_number(p, keys[k]), k + 1 < n ? "," : "\n");
+            curve_csv_number(file, json_object_get(p, keys[k]));
+            fputs(k + 1 < n ? "," : "\n", file);
         }
     }
 }
