@@ -33,7 +33,26 @@ void hth_svg_rule(FILE *file, double share, const char *value)
             HTH_SVG_MARGIN, y, HTH_SVG_WIDTH - HTH_SVG_MARGIN, HTH_SVG_MARGIN - 8, y + 4, value);
 }
 
+// svg_escaped writes a text that may be a server's as one that a reader of XML takes for a text.
+static void svg_escaped(FILE *file, const char *text)
+{
+    for (const char *p = text != NULL ? text : ""; *p != 0; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '&') {
+            fputs("&amp;", file);
+        } else if (c == '<') {
+            fputs("&lt;", file);
+        } else if (c == '>') {
+            fputs("&gt;", file);
+        } else {
+            fputc(c < 0x20 || c == 0x7f ? '?' : c, file);
+        }
+    }
+}
+
 void hth_svg_text(FILE *file, double x, double y, const char *style, const char *text)
 {
-    fprintf(file, "<text x='%g' y='%g' text-anchor='middle' %s>%s</text>\n", x, y, style, text);
+    fprintf(file, "<text x='%g' y='%g' text-anchor='middle' %s>", x, y, style);
+    svg_escaped(file, text);
+    fprintf(file, "</text>\n");
 }

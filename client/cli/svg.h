@@ -17,7 +17,8 @@ double hth_svg_x(double share);
 double hth_svg_y(double share);
 // hth_svg_rule draws a rule at a share of the y axis, `value` next to it.
 void hth_svg_rule(FILE *file, double share, const char *value);
-// hth_svg_text writes a line centered at (x, y).
+// hth_svg_text writes a line centered at (x, y); `style` as it is, and `text`, which may be NULL or
+// what a server said, as text only.
 void hth_svg_text(FILE *file, double x, double y, const char *style, const char *text);
 
 #endif

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, 'tests')
 sys.dont_write_bytecode = True
@@ -223,6 +224,14 @@ class Output(unittest.TestCase):
         self.server.progress.clear()
         self.harmless(self.terminal('verify', until=('50 %', self.server.progress.set)))
         self.assertTrue(self.server.progress.is_set())
+
+    def test_picture(self):
+        sets = ['<script>alert("a & b")</script>\x01', 'tail']
+        self.server.documents['job'] = dict(JOB, state='finished', history=[[1, 1, 1]], held_out=[{'set': s, 'step': 1, 'loss': 1} for s in sets])
+        path = self.server.folder + '/job.svg'
+        self.pipe('job', 'j', '--svg', path)
+        texts = [e.text for e in xml.etree.ElementTree.parse(path).iter() if e.tag.endswith('}text')]
+        self.assertIn(sets[0].replace('\x01', '?'), texts)
 
     def test_json(self):
         for words, what in ((['show', 'm'], 'model'), (['jobs'], 'jobs'), (['stats'], 'stats'), (['verify'], 'verify')):
