@@ -121,6 +121,7 @@ static void test_resize_and_quit(void **state)
     at = wait_for(&t, at, "\033[Hhearth top");
     wait_for(&t, at, "\033[J");
     assert_int_equal(widest(at), 120);
+    assert_null(strstr(seen, "]\033[K")); // would erase the last column: the cursor still is in it
     type(&t, 'x');
     type(&t, 'q');
     terminal_close(&t);

@@ -6,6 +6,7 @@
 #include "client/cli/screen.h"
 
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #include <limits.h>
 #include <poll.h>
@@ -130,17 +131,22 @@ void hth_screen_size(int *lines, int *columns)
     *lines = known && w.ws_row > 0 ? w.ws_row : INT_MAX;
 }
 
-// Lines are overwritten and what is after them is cleared: nothing flickers.
+// Lines are overwritten and what is after them is cleared: nothing flickers. After a line as wide
+// as the terminal the cursor is still in its last column, which would be cleared.
 void hth_screen_show(const char *text)
 {
     if (!screen.taken) {
         return;
     }
+    int lines, columns;
+    hth_screen_size(&lines, &columns);
     screen_put("\033[H", 3);
     for (const char *line = text; *line != 0 && screen.taken;) {
         size_t n = strcspn(line, "\n");
         screen_put(line, n);
-        screen_put("\033[K", 3);
+        if (hth_utf8_fit(line, columns - 1) >= n) {
+            screen_put("\033[K", 3);
+        }
         line += n;
         if (*line == '\n' && *++line != 0) {
             screen_put("\r\n", 2);
