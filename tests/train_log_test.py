@@ -224,6 +224,12 @@ class Logs(unittest.TestCase):
         rows, _ = self.logged('--follow')
         self.assertEqual([int(r['step']) for r in rows], list(range(1, 151)))
 
+    def test_last_evaluation(self):
+        held = [{'set': name, 'step': n, 'loss': n / 8, 'accuracy': 0.5} for n in (5, 10) for name in ('tail', 'other')]
+        self.told(10, 1, 10, held_out=held)
+        rows, _ = self.logged('--follow')
+        self.assertEqual((rows[-1]['step'], rows[-1]['held_out_loss'], rows[-1]['accuracy']), ('10', '1.25', '0.5'))
+
     def test_early_end(self):
         lines = self.train('--patience', '1', '--keep', 'best', '--lr', '0.2', '--label-smoothing', '0.1', command=('--epochs', '30'))
         summary = lines[-1]

@@ -159,6 +159,17 @@ static const json_t *doc_evaluation(const json_t *held, int64_t step, size_t *at
     return NULL;
 }
 
+// The evaluation after the last step need not have been heard of: where a client asks how the job
+// stands, the next it hears is that it has ended.
+static void log_evaluated(hth_train_log *log, const json_t *doc)
+{
+    size_t at = 0;
+    if (log->row.step > 0 && isnan(log->row.held_out_loss)) {
+        row_evaluated(&log->row,
+                      doc_evaluation(json_object_get(doc, "held_out"), log->row.step, &at), "loss");
+    }
+}
+
 // All steps of a document; they ended now.
 static bool doc_rows(const log_file *file, FILE *f, const json_t *doc)
 {
@@ -219,6 +230,7 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
     if (log == NULL) {
         return HTH_OK;
     }
+    log_evaluated(log, doc);
     log_flush(log);
     size_t n = json_array_size(json_object_get(doc, "history"));
     bool whole = !(json_number_value(json_object_get(doc, "every")) > 1);
