@@ -230,6 +230,15 @@ class Logs(unittest.TestCase):
         rows, _ = self.logged('--follow')
         self.assertEqual((rows[-1]['step'], rows[-1]['held_out_loss'], rows[-1]['accuracy']), ('10', '1.25', '0.5'))
 
+    def test_link(self):
+        """A link stays one, and what it leads to gets the whole log."""
+        path = self.folder + '/link.csv'
+        os.symlink('target.csv', path)
+        self.told(20, 11, 20)
+        rows, _ = self.logged('--follow', path=path)
+        self.assertEqual(os.readlink(path), 'target.csv')
+        self.assertEqual([int(r['step']) for r in rows], list(range(1, 21)))
+
     def test_early_end(self):
         lines = self.train('--patience', '1', '--keep', 'best', '--lr', '0.2', '--label-smoothing', '0.1', command=('--epochs', '30'))
         summary = lines[-1]

@@ -200,12 +200,25 @@ static bool doc_rows(const log_file *file, FILE *f, const json_t *doc)
     return good;
 }
 
+// A link, as /dev/stdout is one, is nothing to replace: what it leads to is written anew.
+static void log_rewrite(hth_train_log *log, const log_file *l, const json_t *doc)
+{
+    rewind(l->f);
+    if (ftruncate(fileno(l->f), 0) != 0 || !doc_rows(l, l->f, doc) || fflush(l->f) != 0) {
+        log_failed(log, l->path);
+    }
+}
+
 static void log_replace(hth_train_log *log, const log_file *l, const json_t *doc)
 {
     hth_atomic_file file;
     struct stat st;
     if (fstat(fileno(l->f), &st) == 0 && !S_ISREG(st.st_mode)) {
         return; // a pipe has the rows that were heard of
+    }
+    if (lstat(l->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        log_rewrite(log, l, doc);
+        return;
     }
     if (hth_atomic_file_begin(l->path, &file) != HTH_OK) {
         log_failed(log, l->path);
