@@ -239,6 +239,26 @@ class Logs(unittest.TestCase):
         self.assertEqual(os.readlink(path), 'target.csv')
         self.assertEqual([int(r['step']) for r in rows], list(range(1, 21)))
 
+    def test_thinned(self):
+        """Of a long job that has ended the server knows every n-th step, and all evaluations."""
+        held = [{'set': 'tail', 'step': n, 'loss': n / 8} for n in (4, 9, 20)]
+        self.told(11, every=2, held_out=held)
+        rows, why = self.logged()
+        self.assertEqual([int(r['step']) for r in rows], [1, 3, 4, *range(5, 20, 2), 20])
+        self.assertEqual([int(r['step']) for r in rows if r['held_out_loss']], [4, 9, 20])
+        self.assertEqual([int(r['step']) for r in rows if not r['loss']], [4])
+        self.assertEqual(rows[-1]['epoch'], '2')
+        self.assertIn('the log has gaps', why)
+        code, said, why = self.run_('job', 'made', '--log-csv', '/dev/stdout')  # a pipe here
+        self.assertEqual(code, 0, why)
+        self.assertIn('\n20,2,', said)
+        self.told(11, 5, 20, every=2, held_out=held)
+        rows, why = self.logged('--follow')
+        self.assertEqual([int(r['step']) for r in rows], list(range(5, 21)))
+        self.assertIn('the log has gaps', why)
+        self.told(11, 1, 20, every=2, held_out=held)
+        self.assertNotIn('gaps', self.logged('--follow')[1])
+
     def test_early_end(self):
         lines = self.train('--patience', '1', '--keep', 'best', '--lr', '0.2', '--label-smoothing', '0.1', command=('--epochs', '30'))
         summary = lines[-1]

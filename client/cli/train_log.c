@@ -170,41 +170,108 @@ static void log_evaluated(hth_train_log *log, const json_t *doc)
     }
 }
 
-// All steps of a document; they ended now.
-static bool doc_rows(const log_file *file, FILE *f, const json_t *doc)
+// How many steps one of a document's stands for: those of a long job that has ended are thinned.
+static int64_t doc_every(const json_t *doc)
+{
+    int64_t every = json_integer_value(json_object_get(doc, "every"));
+    every = every > 1 ? every : 1;
+    return every < INT32_MAX ? every : INT32_MAX;
+}
+
+// The i-th of the n steps of a document; its last one is there however it is thinned.
+static int64_t doc_step(const json_t *doc, size_t i, size_t n)
+{
+    int64_t every = doc_every(doc);
+    return every > 1 && i + 1 == n ? json_integer_value(json_object_get(doc, "step"))
+                                   : 1 + (int64_t)i * every;
+}
+
+static double doc_ms(const json_t *step)
+{
+    return json_number_value(json_array_get(step, 1));
+}
+
+// When the steps of a document began, if they ended now.
+static double doc_began(const json_t *doc)
+{
+    const json_t *v;
+    size_t i;
+    double ms = 0;
+    json_array_foreach(json_object_get(doc, "history"), i, v)
+    {
+        ms += doc_ms(v) * (double)doc_every(doc);
+    }
+    return log_now() - ms / 1e3;
+}
+
+static log_row doc_row(const json_t *doc, int64_t step, double wall)
+{
+    int64_t per = json_integer_value(json_object_get(doc, "steps_per_epoch"));
+    return (log_row){.step = step,
+                     .epoch = per > 0 ? (step - 1) / per + 1 : 0,
+                     .loss = NAN,
+                     .lr = NAN,
+                     .ms = NAN,
+                     .wall = wall};
+}
+
+// Evaluations after steps that are not in a thinned document have rows without a loss.
+static bool doc_between(const log_file *file, FILE *f, const json_t *doc, double wall, int64_t from,
+                        int64_t to, size_t *at)
+{
+    const json_t *held = json_object_get(doc, "held_out"), *v;
+    const json_t *set = json_object_get(json_array_get(held, 0), "set");
+    for (bool good = true; good; ++*at) {
+        v = json_array_get(held, *at);
+        int64_t of = json_integer_value(json_object_get(v, "step"));
+        if (v == NULL || of >= to) {
+            return true;
+        }
+        if (of > from && json_equal(json_object_get(v, "set"), set)) {
+            log_row r = doc_row(doc, of, wall);
+            row_evaluated(&r, v, "loss");
+            good = file_row(file, f, &r);
+            from = of;
+        }
+    }
+    return false;
+}
+
+static bool doc_rows(const log_file *file, FILE *f, const json_t *doc, double wall)
 {
     const json_t *history = json_object_get(doc, "history"), *v;
-    const json_t *held = json_object_get(doc, "held_out"), *found;
-    int64_t per = json_integer_value(json_object_get(doc, "steps_per_epoch"));
-    double wall = log_now();
-    size_t i, at = 0;
-    json_array_foreach((json_t *)history, i, v)
-    {
-        wall -= json_number_value(json_array_get(v, 1)) / 1e3;
-    }
-    bool good = file_begin(file, f, wall);
+    size_t i, at = 0, n = json_array_size(history);
+    int64_t before = 0;
+    bool good = true;
     json_array_foreach((json_t *)history, i, v)
     {
         const json_t *lr = json_array_get(v, 2);
-        wall += json_number_value(json_array_get(v, 1)) / 1e3;
-        log_row r = {.step = (int64_t)i + 1,
-                     .epoch = per > 0 ? (int64_t)i / per + 1 : 0,
-                     .loss = json_number_value(json_array_get(v, 0)),
-                     .ms = json_number_value(json_array_get(v, 1)),
-                     .lr = lr != NULL ? json_number_value(lr) : NAN,
-                     .wall = wall};
-        found = doc_evaluation(held, r.step, &at);
-        row_evaluated(&r, found, "loss");
+        log_row r = doc_row(doc, doc_step(doc, i, n), wall);
+        good = good && doc_between(file, f, doc, wall, before, r.step, &at);
+        wall += doc_ms(v) * (double)doc_every(doc) / 1e3;
+        r.wall = wall;
+        r.loss = json_number_value(json_array_get(v, 0));
+        r.ms = doc_ms(v);
+        r.lr = lr != NULL ? json_number_value(lr) : NAN;
+        row_evaluated(&r, doc_evaluation(json_object_get(doc, "held_out"), r.step, &at), "loss");
         good = good && file_row(file, f, &r);
+        before = r.step;
     }
     return good;
+}
+
+// A file of all that a document knows.
+static bool doc_file(const log_file *file, FILE *f, const json_t *doc)
+{
+    double wall = doc_began(doc);
+    return file_begin(file, f, wall) && doc_rows(file, f, doc, wall);
 }
 
 // A link, as /dev/stdout is one, is nothing to replace: what it leads to is written anew.
 static void log_rewrite(hth_train_log *log, const log_file *l, const json_t *doc)
 {
     rewind(l->f);
-    if (ftruncate(fileno(l->f), 0) != 0 || !doc_rows(l, l->f, doc) || fflush(l->f) != 0) {
+    if (ftruncate(fileno(l->f), 0) != 0 || !doc_file(l, l->f, doc) || fflush(l->f) != 0) {
         log_failed(log, l->path);
     }
 }
@@ -214,7 +281,11 @@ static void log_replace(hth_train_log *log, const log_file *l, const json_t *doc
     hth_atomic_file file;
     struct stat st;
     if (fstat(fileno(l->f), &st) == 0 && !S_ISREG(st.st_mode)) {
-        return; // a pipe has the rows that were heard of
+        // a pipe has the rows that were heard of, if any
+        if (log->written == 0 && (!doc_rows(l, l->f, doc, doc_began(doc)) || fflush(l->f) != 0)) {
+            log_failed(log, l->path);
+        }
+        return;
     }
     if (lstat(l->path, &st) == 0 && !S_ISREG(st.st_mode)) {
         log_rewrite(log, l, doc);
@@ -225,7 +296,7 @@ static void log_replace(hth_train_log *log, const log_file *l, const json_t *doc
         return;
     }
     FILE *f = fdopen(dup(file.fd), "w");
-    bool good = f != NULL && doc_rows(l, f, doc);
+    bool good = f != NULL && doc_file(l, f, doc);
     if (!good) {
         log_failed(log, l->path);
     }
@@ -238,6 +309,22 @@ static void log_replace(hth_train_log *log, const log_file *l, const json_t *doc
     }
 }
 
+// Whether the document has more than the files. A job that failed has a record of the steps before
+// its last checkpoint; and a thinned one is better only than nothing.
+static bool log_is_more(const hth_train_log *log, const json_t *doc)
+{
+    size_t n = json_array_size(json_object_get(doc, "history"));
+    bool thinned = doc_every(doc) > 1;
+    int64_t last = n > 0 ? doc_step(doc, n - 1, n) : 0;
+    bool more = n > 0 && (thinned ? log->written == 0
+                                  : last >= log->written && (log->gap || log->written < last));
+    if (thinned && n > 0 && (more || log->gap || log->written < last)) {
+        fprintf(stderr, "hearth: the log has gaps: the job's record has every %lld-th step only\n",
+                (long long)doc_every(doc));
+    }
+    return more;
+}
+
 hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
 {
     if (log == NULL) {
@@ -245,11 +332,7 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
     }
     log_evaluated(log, doc);
     log_flush(log);
-    size_t n = json_array_size(json_object_get(doc, "history"));
-    bool whole = !(json_number_value(json_object_get(doc, "every")) > 1);
-    // A job that failed has a record of what its last checkpoint has: what was heard of is more.
-    bool more =
-        whole && n > 0 && (int64_t)n >= log->written && (log->gap || log->written != (int64_t)n);
+    bool more = log_is_more(log, doc);
     for (int i = 0; i < 2; i++) {
         log_file *l = &log->file[i];
         if (l->f != NULL && more) {

@@ -22,8 +22,9 @@ hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_l
 // ignored. A failed write is reported at the end. log may be NULL.
 void hth_train_log_event(hth_train_log *log, const json_t *event);
 // hth_train_log_end takes the job's document or the summary of its training (NULL: nothing more is
-// known), fills gaps if it has no fewer steps than the files, and closes them. The error is the
-// first one of all writes.
+// known), fills gaps if it has no fewer steps than the files, and closes them. Of a thinned one
+// ("every") files without a step get what it has; gaps are told on stderr. The error is the first
+// one of all writes.
 hth_err hth_train_log_end(hth_train_log *log, const json_t *doc);
 
 #endif
