@@ -10,7 +10,7 @@
 
 #define HTH_OPTIMAL_NODES 72 // largest step: about 14 forward nodes, their gradients and updates
 #define HTH_OPTIMAL_GAPS  96
-#define HTH_OPTIMAL_MENU  256 // alternatives of a node
+#define HTH_OPTIMAL_MENU  256     // alternatives of a node
 #define HTH_OPTIMAL_MS    60000.0 // its limit, if options say none
 
 // What a solution says; per interval, per interval, per interval, per node. hth_decode_fixed reads
