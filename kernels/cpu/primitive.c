@@ -204,20 +204,30 @@ static bool reorder_fits(const hth_graph *graph, const hth_node *node, size_t x_
            x_bytes / (size_t)shape->dim[0] >= REORDER_SAMPLE;
 }
 
-// One of the two steps of each sample: into the workspace as it is, and from there in the new form.
-static hth_err reorder_step(hth_seq *seq, const hth_dn_op *op, bool first, size_t place,
-                            size_t sample)
+typedef struct reorder_end {
+    hth_seq_from where;
+    size_t at, step; // from sample to sample
+} reorder_end;
+
+static hth_err reorder_add(hth_seq *seq, const hth_dn_op *op, reorder_end from, reorder_end to)
 {
     hth_dn_prim *p;
     HTH_TRY(hth_dn_prim_open(op, 0, &p));
     HTH_TRY(hth_seq_add(seq, p));
-    HTH_TRY(
-        hth_seq_bind(seq, DNNL_ARG_SRC, first ? HTH_SEQ_IN : HTH_SEQ_WORKSPACE, first ? 0 : place));
-    hth_seq_step(seq, first ? sample : 0);
-    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_DST, first ? HTH_SEQ_WORKSPACE : HTH_SEQ_OUT,
-                         first ? place : 0));
-    hth_seq_step(seq, first ? 0 : sample);
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_SRC, from.where, from.at));
+    hth_seq_step(seq, from.step);
+    HTH_TRY(hth_seq_bind(seq, DNNL_ARG_DST, to.where, to.at));
+    hth_seq_step(seq, to.step);
     return HTH_OK;
+}
+
+// Each sample goes into the workspace as it is, and from there in its new form.
+static hth_err reorder_steps(hth_seq *seq, const hth_dn_op op[2], size_t sample)
+{
+    reorder_end in = {HTH_SEQ_IN, 0, sample}, out = {HTH_SEQ_OUT, 0, sample};
+    reorder_end place = {HTH_SEQ_WORKSPACE, hth_seq_reserve(seq, sample), 0};
+    HTH_TRY(reorder_add(seq, &op[0], in, place));
+    return reorder_add(seq, &op[1], place, out);
 }
 
 // `bytes`: of either tensor.
@@ -236,9 +246,7 @@ static hth_err reorder_inplace(hth_device *device, const hth_graph *graph, const
                               .dst = hth_dn_md_of(HTH_DT_F32, &shape, y->layout)}};
     hth_seq *s;
     HTH_TRY(hth_seq_open(device, &s));
-    size_t place = hth_seq_reserve(s, sample);
-    hth_err err = reorder_step(s, &op[0], true, place, sample);
-    err = err == HTH_OK ? reorder_step(s, &op[1], false, place, sample) : err;
+    hth_err err = reorder_steps(s, op, sample);
     if (err != HTH_OK) {
         hth_seq_abort(s);
         return err;
