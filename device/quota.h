@@ -34,7 +34,7 @@ hth_err hth_quota_read(const char *text, int *percent);
 // to 99.
 uint64_t hth_quota_due(hth_quota *quota, int percent, uint64_t now_ns, uint64_t used_ns);
 // hth_quota_pause has the calling thread pause for what it owes, HTH_QUOTA_SLICE_NS at most; true:
-// it owes more.
+// it owes more. percent 100: it owes nothing, and what it uses is no debt of a later quota.
 bool hth_quota_pause(int percent);
 
 #endif

@@ -549,6 +549,7 @@ static void test_pins_and_bench(void **state)
     for (int i = 0; i < 2; i++) {
         json_decref(told(&f, "bench", "{\"model\":\"digits\",\"seconds\":0}"));
         assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
+        // where the fastest algorithms take little memory, there is no plan for half of it
         json_decref(told(&f, "bench", "{\"model\":\"digits\",\"seconds\":0,\"budget\":\"80%\"}"));
         assert_true(row(&f, "digits", 1, "pinned_bytes") > 0);
         assert_int_equal(row(&f, "digits", 1, "programs"), 1);

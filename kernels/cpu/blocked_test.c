@@ -360,8 +360,7 @@ static void normalizing(void **state)
     check_unary(HTH_OP_LOG_SOFTMAX, s, s, NULL, false, 1e-5);
 }
 
-// A Reorder of `given` in all pairs of layouts; as bits: the reference's is the identity on plain
-// tensors.
+// A Reorder in all pairs of layouts; as bits: the reference's is the identity on plain tensors.
 static void check_reorder(hth_shape s, bool in_place)
 {
     static const hth_layout all[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C8, HTH_LAYOUT_C16,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that are one oneDNN primitive from input 0 to output 0: activations, LRN, softmax,
-// layout changes, pooling.
+// layout changes (in place, one for each sample), pooling.
 #include "kernels/cpu/primitive.h"
 
 #include "base/alloc.h"
@@ -292,6 +292,8 @@ hth_err cpu_reorder_prepare(hth_device *device, const hth_graph *graph, const ht
     *out = &r->base;
     return HTH_OK;
 }
+
+// ---- pooling
 
 // Padding at the end is what the output's size implies. An average that counts padding must not
 // count the part that ceil_mode added.
