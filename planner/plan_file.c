@@ -43,6 +43,15 @@ static json_t *file_ints(const int *v, int n)
     return file_whole(a, n);
 }
 
+// Gives *object one more key; *object is NULL where memory ran out.
+static void file_set(json_t **object, const char *key, json_t *value)
+{
+    if (json_object_set_new(*object, key, value) != 0) { // takes NULL, and frees the value
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
 static const char *file_text(const char *s)
 {
     return s ? s : "";
@@ -54,11 +63,11 @@ static json_t *file_tensor(const hth_problem *problem, int t)
     json_t *o =
         json_pack("{s:i, s:s, s:I, s:s, s:i}", "id", t, "name", file_text(x->name), "bytes",
                   (json_int_t)x->bytes, "class", file_class[x->cls], "producer", x->producer);
-    if (o != NULL && x->external) {
-        json_object_set_new(o, "external", json_true());
+    if (x->external) {
+        file_set(&o, "external", json_true());
     }
-    if (o != NULL && x->replaces > 0) {
-        json_object_set_new(o, "replaces", json_integer(x->replaces - 1));
+    if (x->replaces > 0) {
+        file_set(&o, "replaces", json_integer(x->replaces - 1));
     }
     return o;
 }
@@ -114,30 +123,27 @@ static json_t *file_problem(const hth_problem *problem)
 static json_t *file_instr(const hth_instr *in, int i)
 {
     json_t *o = json_pack("{s:i, s:s}", "i", i, "kind", file_kind[in->kind]);
-    if (o == NULL) {
-        return NULL;
-    }
     if (in->kind == HTH_INSTR_COMPUTE) {
-        json_object_set_new(o, "node", json_integer(in->node));
-        json_object_set_new(o, "alt", json_integer(in->alt));
-        json_object_set_new(o, "workspace_offset", json_integer((json_int_t)in->offset));
-        json_object_set_new(o, "recompute", json_boolean(in->recompute));
+        file_set(&o, "node", json_integer(in->node));
+        file_set(&o, "alt", json_integer(in->alt));
+        file_set(&o, "workspace_offset", json_integer((json_int_t)in->offset));
+        file_set(&o, "recompute", json_boolean(in->recompute));
     } else {
-        json_object_set_new(o, "tensor", json_integer(in->tensor));
+        file_set(&o, "tensor", json_integer(in->tensor));
     }
     if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
-        json_object_set_new(o, "offset", json_integer((json_int_t)in->offset));
+        file_set(&o, "offset", json_integer((json_int_t)in->offset));
     } else if (in->kind == HTH_INSTR_OFFLOAD) {
-        json_object_set_new(o, "host_offset", json_integer((json_int_t)in->offset));
+        file_set(&o, "host_offset", json_integer((json_int_t)in->offset));
     }
     bool point = in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE;
     if (!point) {
-        json_object_set_new(o, "stream", json_string(file_lane[hth_instr_lane(in)]));
-        json_object_set_new(o, "start_us", json_real(in->start_us));
-        json_object_set_new(o, "end_us", json_real(in->end_us));
+        file_set(&o, "stream", json_string(file_lane[hth_instr_lane(in)]));
+        file_set(&o, "start_us", json_real(in->start_us));
+        file_set(&o, "end_us", json_real(in->end_us));
     }
     if (!point || in->n_waits > 0) {
-        json_object_set_new(o, "waits", file_ints(in->waits, in->n_waits));
+        file_set(&o, "waits", file_ints(in->waits, in->n_waits));
     }
     return o;
 }
@@ -158,12 +164,14 @@ hth_err hth_plan_json_save(json_t *root, const char *path)
 json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan)
 {
     json_t *instrs = json_array(), *streamed = json_array();
+    int n_streamed = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
         json_array_append_new(instrs, file_instr(&plan->instrs[i], i));
     }
     for (int t = 0; t < problem->n_tensors; t++) {
         if (plan->streamed[t]) {
             json_array_append_new(streamed, json_integer(t));
+            n_streamed++;
         }
     }
     return json_pack("{s:s, s:o, s:s, s:I, s:f, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
@@ -174,7 +182,7 @@ json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan)
                      (json_int_t)plan->resident_bytes, "live_peak_bytes",
                      (json_int_t)plan->live_peak_bytes, "host_bytes", (json_int_t)plan->host_bytes,
                      "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us,
-                     "streamed", streamed, "instructions", file_whole(instrs, plan->n_instrs));
+                     "streamed", file_whole(streamed, n_streamed), "instructions", file_whole(instrs, plan->n_instrs));
 }
 
 hth_err hth_plan_write(const char *path, const hth_problem *problem, const hth_plan *plan)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "planner/plan_json.h"
 #include "planner/plan_test.h"
 #include "planner/plan_train.h"
 
@@ -207,6 +208,41 @@ static void test_allocation_faults(void **state)
     hth_problem_fini(&p);
 }
 
+static int fails_after; // as many of jansson's allocations one fails; below 0: none does
+
+static void *failing_malloc(size_t bytes)
+{
+    return fails_after-- == 0 ? NULL : malloc(bytes);
+}
+
+// Where memory runs out there is no document at all, never one that lacks a key.
+static void written_whole_or_not(void **state)
+{
+    hth_problem p = pt_random_problem(3, 4);
+    hth_plan *plan;
+    assert_ok(hth_plan_inference(&p, &plan));
+    p.tensors[0].external = true;
+    p.budget = 1 << 30;
+    fails_after = -1;
+    json_set_alloc_funcs(failing_malloc, free);
+    json_t *whole = hth_plan_json(&p, plan);
+    assert_non_null(whole);
+    bool failed = true;
+    for (int n = 0; failed; n++) {
+        fails_after = n;
+        json_t *got = hth_plan_json(&p, plan);
+        failed = fails_after < 0;
+        fails_after = -1;
+        assert_true(got == NULL || json_equal(got, whole));
+        assert_true(got != NULL || failed);
+        json_decref(got);
+    }
+    json_decref(whole);
+    json_set_alloc_funcs(malloc, free);
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
 static int setup(void **state)
 {
     return close(mkstemp(file_path));
@@ -222,7 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_format),
         cmocka_unit_test(test_updates),           cmocka_unit_test(test_reading_validates),
-        cmocka_unit_test(test_allocation_faults),
+        cmocka_unit_test(test_allocation_faults), cmocka_unit_test(written_whole_or_not),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
