@@ -38,6 +38,12 @@ static bool fit_returns(const hth_decoder *decoder, int g, int s)
     return decoder->back[g] <= s && s < decoder->need[g];
 }
 
+// Whether interval g's copy in was put off in stage s: in the next one it is in flight again.
+static bool fit_waits(const hth_decoder *decoder, int g, int s)
+{
+    return decoder->back[g] == s + 1 && s + 1 < decoder->need[g];
+}
+
 static bool fit_before(hth_flight a, hth_flight b)
 {
     return a.hurt < b.hurt || (a.hurt == b.hurt && a.interval < b.interval);
@@ -85,8 +91,11 @@ static int fit_heap(hth_decoder *decoder, int s, int *n_flight)
     int n = 0;
     for (int i = 0; i < *n_flight;) {
         int g = decoder->flight[i];
-        if (fit_leaves(decoder, g, s) || fit_returns(decoder, g, s)) {
+        bool moves = fit_leaves(decoder, g, s) || fit_returns(decoder, g, s);
+        if (moves) {
             decoder->order[n++] = (hth_flight){fit_hurt(decoder, g, s), g};
+        }
+        if (moves || fit_waits(decoder, g, s)) {
             i++;
         } else {
             decoder->flight[i] = decoder->flight[--*n_flight];
@@ -158,7 +167,8 @@ static void fit_hurry(hth_decoder *decoder, int s, int *n_flight)
     double wait = 0, late = 0, best = 0;
     while (n > 0) {
         hth_flight x = decoder->order[0];
-        double bytes = (double)m->bytes[m->interval[x.interval].tensor];
+        bool twice = n < all && decoder->order[n].interval == x.interval; // it left and returns
+        double bytes = twice ? 0 : (double)m->bytes[m->interval[x.interval].tensor];
         bool leaves = fit_leaves(decoder, x.interval, s);
         wait = leaves ? hth_later(wait, x.hurt * bytes) : wait; // for the last of them
         late += leaves ? 0 : x.hurt * bytes;

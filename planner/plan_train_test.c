@@ -118,6 +118,42 @@ static void decode_agrees_with_instructions(void **state)
     }
 }
 
+// Whether a step fits depends on its modes alone: not on whether copies give way to faster
+// algorithms, too.
+static void hurries_fit_the_same(void **state)
+{
+    int n_fit = 0, n_not = 0;
+    for (uint64_t seed = 0; seed < 400; seed += TEST_STRIDE) {
+        hth_problem p = pg_random(seed, 4 + (int)(seed % 25));
+        hth_step m;
+        hth_decoder d;
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_step_init(&m, &p));
+        assert_ok(hth_decoder_init(&d, &m, 0));
+        uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
+        for (int share = 40; share < 100; share += 2) {
+            hth_outcome calm, hurried;
+            d.budget = peak / 100 * (uint64_t)share;
+            for (int g = 0; g < m.n_intervals; g++) {
+                mode[g] = pt_random(4) > 0 ? HTH_INTERVAL_OFFLOAD : HTH_INTERVAL_KEEP;
+            }
+            d.hurries = false;
+            hth_decode(&d, mode, &calm);
+            d.hurries = true;
+            hth_decode(&d, mode, &hurried);
+            assert_int_equal(calm.excess > 0, hurried.excess > 0);
+            n_fit += calm.excess == 0;
+            n_not += calm.excess > 0;
+        }
+        hth_free(mode);
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+    assert_true(n_fit > 400 / TEST_STRIDE && n_not > 400 / TEST_STRIDE);
+}
+
 // Small steps, all modes of all intervals tried: the bound is never above the best plan.
 static void bounds_hold(void **state)
 {
@@ -216,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_agrees_with_instructions),
         cmocka_unit_test(random_networks_verify),
+        cmocka_unit_test(hurries_fit_the_same),
         cmocka_unit_test(bounds_hold),
         cmocka_unit_test(policies_on_networks),
         cmocka_unit_test(what_the_certificate_leaves_open_is_searched_longer),
