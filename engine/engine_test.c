@@ -360,6 +360,24 @@ static void test_queries(void **state)
     fixture_close(&f);
 }
 
+// What would be cut without a word is refused.
+static void test_whole_numbers(void **state)
+{
+    static const struct {
+        const char *arguments, *says;
+    } bad[] = {{"{\"model\":\"digits\",\"batch\":1.9}", "batch is a whole number"},
+               {"{\"model\":\"digits\",\"train\":true,\"steps\":0.5}", "steps is a whole number"}};
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        call c = {.r = {.command = HTH_COMMAND_BENCH, .arguments = bad[i].arguments}};
+        assert_int_equal(call_run(f.engine, &c), HTH_EINVAL);
+        assert_non_null(strstr(c.r.detail, bad[i].says));
+    }
+    fixture_close(&f);
+}
+
 // However a batch is run, whole or in slices, each sample gets the answer that it gets alone.
 static void test_slices(void **state)
 {
@@ -400,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_sharing),   cmocka_unit_test(test_weights_do_not_fit),
         cmocka_unit_test(test_latency),   cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_too_small), cmocka_unit_test(test_smallest_forms),
-        cmocka_unit_test(test_queries),   cmocka_unit_test(test_slices)};
+        cmocka_unit_test(test_queries),   cmocka_unit_test(test_whole_numbers),
+        cmocka_unit_test(test_slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,6 +212,10 @@ static void test_problem(void **state)
     assert_int_equal(run("hearth plan --problem %s --budget 101%%", problem), 1);
     said("'101%' is more than 100%");
     assert_int_equal(run("hearth plan m --problem %s", problem), 2);
+    assert_int_equal(run("hearth plan --problem %s --policy hearth --plan-ms 600001", problem), 1);
+    said("plan-ms is a number from 0 to 600000");
+    assert_int_equal(run("hearth plan --problem %s --policy hearth --seed -1", problem), 1);
+    said("seed is a number from 0 to 4294967295");
     // The whole of the problem's budget, and more than any machine has.
     assert_int_equal(run("hearth --json plan --problem %s --train --budget 100%%", problem), 0);
     json_int_t whole = number("budget_bytes");
@@ -659,7 +663,7 @@ static void test_peak(void **state)
         }
     }
     assert_int_equal(run("hearth --store %s/peak bench u --train --steps 9", dir), 1);
-    said("steps is a number from 1 to 5");
+    said("steps is a whole number from 1 to 5");
 }
 
 static int setup(void **state)

@@ -8,6 +8,7 @@
 #include "runtime/host.h"
 #include "engine/serve/microbatch.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 // Runs before timing starts, and the most that are kept for the percentiles.
@@ -61,8 +62,8 @@ static hth_err bench_train(query *call, double seconds, json_t **out)
     hth_train_spec spec;
     HTH_TRY(query_spec(call, &spec));
     double steps = query_number(call, "steps", 0);
-    if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
-        return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
+    if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS) || steps != floor(steps)) {
+        return hth_fail(HTH_EINVAL, "steps is a whole number from 1 to %d", HTH_TRAIN_STEPS);
     }
     return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
 }
@@ -90,6 +91,9 @@ hth_err query_bench(query *call, json_t **out)
     if (json_is_true(json_object_get(call->args, "train"))) {
         return bench_train(call, seconds, out);
     }
+    if (batch != floor(batch)) {
+        return hth_fail(HTH_EINVAL, "batch is a whole number");
+    }
     query_subject s = {.model = NULL};
     hth_tensor *outputs = NULL;
     int n = 0, n_outputs = 0;
@@ -110,7 +114,7 @@ hth_err query_bench(query *call, json_t **out)
     const hth_program *works = hth_microbatch_program(call->ms, p);
     hth_program_ledger(works, &weights, &arena);
     qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
-    double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
+    double p50 = hth_median(ms, n), p99 = hth_percentile(ms, n, 99);
     *out = json_pack(
         "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}",
         "model", s.model->name, "precision", hth_precision_name(p->graph->precision), "batch",

@@ -183,7 +183,7 @@ static json_t *bench_document(const bench *b, const hth_train_spec *spec, double
                               double planned_us)
 {
     qsort(took, (size_t)n, sizeof *took, hth_compare_double);
-    double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
+    double p50 = hth_median(took, n), p99 = hth_percentile(took, n, 99);
     const hth_device_props *props = &b->trainer->ms->site->device->props;
     json_t *doc = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b, s:f}", "model",
                             b->model->name, "batch", (json_int_t)spec->batch, "p50_ms", p50,

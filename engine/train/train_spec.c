@@ -277,8 +277,9 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     HTH_TRY(hth_spec_choice(args, "reduce", reduce[0], reduce, 2, &server));
     spec->server = server == 1;
     HTH_TRY(hth_spec_number(args, "epochs", 1, 1, 1e9, &epochs));
-    HTH_TRY(hth_spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
-    HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
+    HTH_TRY(hth_spec_number(args, "seed", 0, 0, HTH_SPEC_MOST_SEED, &seed));
+    HTH_TRY(hth_spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, HTH_SPEC_MOST_PLAN_MS,
+                            &limit));
     HTH_TRY(hth_spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
     HTH_TRY(hth_spec_number(args, "retries", 0, 0, 1000, &retries)); // the queue's
     HTH_TRY(hth_spec_number(args, "priority", 0, -100, 100, &priority));

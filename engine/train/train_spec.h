@@ -7,6 +7,8 @@
 
 // hth_spec_text is an argument that is a text, NULL: it is none, or absent.
 const char *hth_spec_text(const json_t *args, const char *key);
+#define HTH_SPEC_MOST_PLAN_MS 600000
+#define HTH_SPEC_MOST_SEED    4294967295.0
 // hth_spec_number: HTH_EINVAL: the argument is no number from `least` to `most`.
 hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double least, double most,
                         double *out);

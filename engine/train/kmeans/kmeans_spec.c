@@ -62,7 +62,7 @@ hth_err hth_kmeans_spec_read(const json_t *args, hth_kmeans_spec *spec)
     HTH_TRY(spec_count(args, "k", 0, UINT32_MAX, &spec->what.k));
     HTH_TRY(spec_count(args, "iterations", SPEC_ITERATIONS, 1e9, &spec->what.iterations));
     HTH_TRY(hth_spec_number(args, "tolerance", SPEC_TOLERANCE, 0, 1e9, &spec->what.tolerance));
-    HTH_TRY(hth_spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
+    HTH_TRY(hth_spec_number(args, "seed", 0, 0, HTH_SPEC_MOST_SEED, &seed));
     HTH_TRY(hth_spec_number(args, "retries", 0, 0, 1000, &retries)); // the queue's
     HTH_TRY(hth_spec_number(args, "priority", 0, -100, 100, &priority));
     HTH_TRY(hth_spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
