@@ -121,3 +121,9 @@ uint64_t hth_thread_delay_ns(void)
     }
     return sum;
 }
+
+uint64_t hth_thread_delay_since(uint64_t before)
+{
+    uint64_t now = hth_thread_delay_ns();
+    return now > before ? now - before : 0;
+}

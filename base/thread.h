@@ -31,6 +31,9 @@ void hth_thread_nice(int n);
 // hth_thread_delay_ns is how long the threads of this process, all that there are now together,
 // have been ready to run while others did. 0: the system does not say.
 uint64_t hth_thread_delay_ns(void);
+// hth_thread_delay_since is how much it grew since it was `before`; 0 where threads that waited
+// have ended.
+uint64_t hth_thread_delay_since(uint64_t before);
 // hth_thread_delay_inject makes hth_thread_delay_ns return fn(ctx) for the whole process, in tests;
 // NULL restores the real one.
 void hth_thread_delay_inject(uint64_t (*fn)(void *ctx), void *ctx);

@@ -29,14 +29,34 @@ typedef struct text {
     size_t n;
 } text;
 
+// Replaces all after the first `keep` characters by the hash of everything, so that different texts
+// stay different.
+static void text_hash(const char *at, size_t n, size_t keep, char *out)
+{
+    hth_chunk piece = {at, n};
+    hth_id id = hth_id_of(&piece, 1);
+    char hex[HTH_ID_HEX];
+    hth_id_hex(&id, hex);
+    memmove(out, at, keep);
+    memcpy(out + keep, hex, sizeof hex);
+}
+
+// Pieces are no longer than half of KEY_TEXT: where there is no room for one, what is there becomes
+// shorter.
 static void __attribute__((format(printf, 2, 3))) text_add(text *t, const char *fmt, ...)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(t->at + t->n, sizeof t->at - t->n, fmt, ap);
-    va_end(ap);
-    t->n += n < 0 ? 0 : (size_t)n;
-    t->n = t->n < sizeof t->at ? t->n : sizeof t->at - 1;
+    for (int tries = 0; tries < 2; tries++) {
+        va_list ap;
+        va_start(ap, fmt);
+        int n = vsnprintf(t->at + t->n, sizeof t->at - t->n, fmt, ap);
+        va_end(ap);
+        if (n >= 0 && t->n + (size_t)n < sizeof t->at) {
+            t->n += (size_t)n;
+            return;
+        }
+        text_hash(t->at, t->n, KEY_TEXT / 4, t->at);
+        t->n = KEY_TEXT / 4 + HTH_ID_HEX - 1;
+    }
 }
 
 static void key_values(text *t, const hth_graph *graph, const int *values, int n)
@@ -69,25 +89,19 @@ static void key_attr(text *t, const hth_attr *attr)
     } else if (attr->type == HTH_ATTR_FLOAT) {
         text_add(t, "%a", (double)attr->u.f);
     } else if (attr->type == HTH_ATTR_STRING) {
-        text_add(t, "%s", attr->u.s);
+        for (const char *s = attr->u.s; *s != '\0'; s += strnlen(s, 256)) {
+            text_add(t, "%.256s", s);
+        }
     }
 }
 
-// The part that is too long for `cap` is replaced by its hash, so that different descriptors stay
-// different.
 static void key_fit(const text *t, char *out, size_t cap)
 {
     if (t->n < cap) {
         memcpy(out, t->at, t->n + 1);
-        return;
+    } else {
+        text_hash(t->at, t->n, cap - HTH_ID_HEX, out);
     }
-    hth_chunk piece = {t->at, t->n};
-    hth_id id = hth_id_of(&piece, 1);
-    char hex[HTH_ID_HEX];
-    hth_id_hex(&id, hex);
-    size_t keep = cap > HTH_ID_HEX ? cap - HTH_ID_HEX : 0;
-    memcpy(out, t->at, keep);
-    snprintf(out + keep, cap - keep, "%s", hex);
 }
 
 static void key_node(text *t, const hth_graph *graph, const hth_node *node)
@@ -224,7 +238,9 @@ static int choices_read(const char *in, hth_choice *list, int cap, int *tries)
         if (sscanf(in, "%47s %" SCNu64 " %" SCNu64 " %lf %lf %lf %d %d %d\n%n", c->name,
                    &c->workspace_bytes, &c->resident_bytes, &c->time_us, &c->error, &c->rms,
                    &c->split, &accumulates, &deterministic, &used) != 9 ||
-            used == 0 || !(c->time_us >= 0) || c->split < 1) {
+            used == 0 || !(c->time_us >= 0 && c->time_us <= HTH_CONVSEL_MOST_US) || c->split < 1 ||
+            (double)c->workspace_bytes > HTH_CONVSEL_MOST_BYTES ||
+            (double)c->resident_bytes > HTH_CONVSEL_MOST_BYTES) {
             return 0;
         }
         c->accumulates = accumulates != 0;
@@ -379,8 +395,7 @@ static hth_err convsel_take(hth_device *device, const hth_graph *graph, const ht
     uint64_t delay_ns = hth_thread_delay_ns(), start_ns = hth_now_ns();
     HTH_TRY(convsel_run(device, graph, node, cache, cache_state, list, count, whole));
     *took_us = (double)(hth_now_ns() - start_ns) / 1e3;
-    uint64_t now_ns = hth_thread_delay_ns();
-    double waited_us = now_ns > delay_ns ? (double)(now_ns - delay_ns) / 1e3 : 0;
+    double waited_us = (double)hth_thread_delay_since(delay_ns) / 1e3;
     qsort(list, (size_t)*count, sizeof *list, choice_order);
     bool disturbed = (!convsel_device(device) && waited_us > DELAY * *took_us) ||
                      convsel_any_disturbed(list, *count) ||

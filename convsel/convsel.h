@@ -11,6 +11,9 @@
 
 #define HTH_MAX_CHOICES 32
 #define HTH_CONVSEL_KEY 480 // bytes that every key fits: less than LMDB allows
+// What is remembered is text that others may have written; more than these is nothing measured.
+#define HTH_CONVSEL_MOST_US    1e12
+#define HTH_CONVSEL_MOST_BYTES 1e15 // also in a second
 // Largest error of a choice on the front, unless it is set otherwise: what f32 training and
 // inference tolerate of Winograd, not of a wrong result.
 #define HTH_CONVSEL_TOLERANCE 1e-3

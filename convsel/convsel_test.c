@@ -234,8 +234,15 @@ static void cache_answers_the_second_time(void **state)
                     first[i].rms <= first[i].error);
         assert_true(fabs(first[i].time_us - second[i].time_us) < 1e-2);
     }
-    static const char *const bad[] = {"", "x", "name 12 nonsense", "name 1 1 -5 0 0 1 0 1\n",
-                                      "name 1 1 5 0 0 0 0 1\n"};
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "name 12 nonsense",
+                                      "name 1 1 -5 0 0 1 0 1\n",
+                                      "name 1 1 5 0 0 0 0 1\n",
+                                      "name 1 1 inf 0 0 1 0 1\n",
+                                      "name 1 1 2e12 0 0 1 0 1\n",
+                                      "name -1 1 5 0 0 1 0 1\n",
+                                      "name 1 -1 5 0 0 1 0 1\n"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         snprintf(memory.value, sizeof memory.value, "%s", bad[i]);
         assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second,
@@ -360,6 +367,35 @@ static void keys_tell_descriptors_apart(void **state)
     fixture_close(&other);
 }
 
+// A node with hundreds of inputs, as a clip's scale has them: what comes after them counts, too.
+static void long_descriptors_are_told_apart(void **state)
+{
+    enum { INPUTS = 400 };
+    char key[4][HTH_CONVSEL_KEY];
+    int in[INPUTS], out;
+    fixture f;
+    (void)state;
+    fixture_open(&f, 1);
+    for (int i = 0; i < INPUTS; i++) {
+        in[i] = fixture_value(&f, SHAPE(1000 + i, 16));
+    }
+    out = fixture_value(&f, SHAPE(INPUTS, 16));
+    hth_node *n = fixture_node(&f, HTH_OP_CONCAT, in, INPUTS, &out, 1);
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[0], sizeof key[0]);
+    f.device.props.fingerprint[0]++;
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[1], sizeof key[1]);
+    f.graph->values[out].shape.dim[1]++;
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[2], sizeof key[2]);
+    f.graph->values[in[INPUTS - 1]].shape.dim[1]++;
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[3], sizeof key[3]);
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < i; k++) {
+            assert_string_not_equal(key[i], key[k]);
+        }
+    }
+    fixture_close(&f);
+}
+
 static void other_operators_have_one_choice(void **state)
 {
     (void)state;
@@ -422,6 +458,7 @@ int main(void)
         cmocka_unit_test(cache_answers_the_second_time),
         cmocka_unit_test(disturbed_is_taken_again),
         cmocka_unit_test(keys_tell_descriptors_apart),
+        cmocka_unit_test(long_descriptors_are_told_apart),
         cmocka_unit_test(other_operators_have_one_choice),
         cmocka_unit_test(directions),
     };

@@ -73,7 +73,7 @@ static void table_get(const hth_timing_cache *cache, const char *key, in_step_ta
         in_step_line *l = &table->line[table->n];
         int used = 0;
         if (sscanf(in, "%47s %lf %d\n%n", l->name, &l->us, &l->n, &used) != 3 || used == 0 ||
-            !(l->us > 0) || l->n < 1) {
+            !(l->us > 0 && l->us <= HTH_CONVSEL_MOST_US) || l->n < 1 || l->n > IN_STEP_N) {
             table->n = 0;
             return;
         }

@@ -144,7 +144,9 @@ static void changes_are_bounded(void **state)
 static void damaged_and_unknown(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"a", "a 1.5", "a -1 1\n", "a 50 0\n", "a 50 1\nb x 1\n"};
+    static const char *const bad[] = {
+        "a",         "a 1.5",      "a -1 1\n",         "a 50 0\n", "a 50 1\nb x 1\n",
+        "a inf 1\n", "a 2e12 1\n", "a 50 2147483647\n"};
     step s;
     step_open(&s);
     learn(&s, "nobody", 50, 50, 50);

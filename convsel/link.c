@@ -252,10 +252,15 @@ static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
     out->interference = turns;
     err = device->props.inline_compute && !turns ? link_interference(&b, out) : HTH_OK;
 out:
-    delay_ns = hth_thread_delay_ns() - delay_ns;
+    delay_ns = hth_thread_delay_since(delay_ns);
     *disturbed = *disturbed || (double)delay_ns > LINK_DELAY * (double)(hth_now_ns() - start_ns);
     link_close(&b);
     return err;
+}
+
+static bool link_rate(double bytes_per_s, double least)
+{
+    return bytes_per_s >= least && bytes_per_s <= HTH_CONVSEL_MOST_BYTES;
 }
 
 static bool link_read(const char *text, hth_link *link)
@@ -263,9 +268,10 @@ static bool link_read(const char *text, hth_link *link)
     link->memory_bytes_per_s = 0; // older versions wrote none
     return sscanf(text, "%lf %lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
                   &link->latency_us, &link->interference, &link->memory_bytes_per_s) >= 4 &&
-           link->h2d_bytes_per_s > 0 && link->d2h_bytes_per_s > 0 && link->latency_us >= 0 &&
-           link->interference >= 0 && link->interference <= LINK_MAX &&
-           link->memory_bytes_per_s >= 0;
+           link_rate(link->h2d_bytes_per_s, 1) && link_rate(link->d2h_bytes_per_s, 1) &&
+           link_rate(link->memory_bytes_per_s, 0) && link->latency_us >= 0 &&
+           link->latency_us <= HTH_CONVSEL_MOST_US && link->interference >= 0 &&
+           link->interference <= LINK_MAX;
 }
 
 static void link_key(const hth_device *device, const char *what, char key[HTH_CONVSEL_KEY])
@@ -285,6 +291,12 @@ typedef struct link_seen {
     int n[2];
 } link_seen;
 
+static bool link_was_seen(const link_seen *seen, int way)
+{
+    return seen->n[way] >= 0 && seen->n[way] <= LINK_SEEN &&
+           link_rate(seen->speed[way], seen->n[way] > 0);
+}
+
 static void link_recall(hth_device *device, const hth_timing_cache *cache, link_seen *seen)
 {
     char key[HTH_CONVSEL_KEY], value[128];
@@ -292,7 +304,7 @@ static void link_recall(hth_device *device, const hth_timing_cache *cache, link_
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         sscanf(value, "%lf %d %lf %d", &seen->speed[0], &seen->n[0], &seen->speed[1],
                &seen->n[1]) != 4 ||
-        !(seen->speed[0] >= 0) || !(seen->speed[1] >= 0)) {
+        !link_was_seen(seen, 0) || !link_was_seen(seen, 1)) {
         *seen = (link_seen){.n = {0, 0}};
     }
 }

@@ -60,6 +60,32 @@ static void check_device(const char *spec)
     hth_device_close(d);
 }
 
+// What no device is, and what steps of none took, is as good as nothing.
+static void impossible_is_measured_again(void **state)
+{
+    static const char *const alone[] = {"inf 1e9 1 0 1e9", "0.1 1e9 1 0 1e9", "1e9 1e9 inf 0 1e9",
+                                        "1e9 1e9 1 0 inf", "1e9 1e16 1 0 1e9"};
+    static const char *const seen[] = {"inf 1 inf 1", "0 1 0 1", "1e9 2147483647 1e9 1",
+                                       "1e9 -1 1e9 1", "1e9 1 1e16 1"};
+    hth_device *d;
+    hth_link a, b;
+    (void)state;
+    assert_int_equal(hth_device_open("fake:mem=1MiB,seed=7", &d), HTH_OK);
+    assert_int_equal(hth_link_measure(d, NULL, &a), HTH_OK);
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        text_cache memory = {.puts = 0};
+        const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
+        snprintf(memory.value[0], sizeof memory.value[0], "%s", alone[i]);
+        snprintf(memory.value[1], sizeof memory.value[1], "%s", seen[i]);
+        assert_int_equal(hth_link_measure(d, &cache, &b), HTH_OK);
+        assert_int_equal(memory.puts, 1);
+        assert_true(fabs(log(b.h2d_bytes_per_s / a.h2d_bytes_per_s)) < log(100)); // the fake's
+        assert_true(fabs(log(b.d2h_bytes_per_s / a.d2h_bytes_per_s)) < log(100));
+        assert_true(b.latency_us < 1e6 && isfinite(b.memory_bytes_per_s));
+    }
+    hth_device_close(d);
+}
+
 static void links_are_measured_and_remembered(void **state)
 {
     (void)state;
@@ -212,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_measured_and_remembered),
+        cmocka_unit_test(impossible_is_measured_again),
         cmocka_unit_test(copied_is_what_the_device_gave),
         cmocka_unit_test(set_rates_stay),
         cmocka_unit_test(steps_correct_the_link),

@@ -242,8 +242,8 @@ static hth_err file_read_choice(const json_t *json, hth_choice *choice)
                         sizeof choice->name - 1);
     }
     snprintf(choice->name, sizeof choice->name, "%s", name);
-    HTH_TRY(file_number(json, "time_us", 0, 1e12, NAN, &choice->time_us));
-    HTH_TRY(file_number(json, "workspace", 0, 1e15, 0, &workspace));
+    HTH_TRY(file_number(json, "time_us", 0, HTH_CONVSEL_MOST_US, NAN, &choice->time_us));
+    HTH_TRY(file_number(json, "workspace", 0, HTH_CONVSEL_MOST_BYTES, 0, &workspace));
     HTH_TRY(file_number(json, "error", -1, INFINITY, -1, &choice->error));
     HTH_TRY(file_number(json, "split", 1, 1 << 20, 1, &split));
     choice->workspace_bytes = (uint64_t)workspace;
@@ -284,12 +284,12 @@ static hth_err file_read(const json_t *root, hth_profile **out)
     const json_t *link = json_object_get(root, "link"), *nodes = json_object_get(root, "nodes");
     hth_link l;
     double memory, traffic;
-    HTH_TRY(file_number(link, "h2d", 1, 1e15, NAN, &l.h2d_bytes_per_s));
-    HTH_TRY(file_number(link, "d2h", 1, 1e15, NAN, &l.d2h_bytes_per_s));
+    HTH_TRY(file_number(link, "h2d", 1, HTH_CONVSEL_MOST_BYTES, NAN, &l.h2d_bytes_per_s));
+    HTH_TRY(file_number(link, "d2h", 1, HTH_CONVSEL_MOST_BYTES, NAN, &l.d2h_bytes_per_s));
     HTH_TRY(file_number(link, "latency_us", 0, 1e9, 0, &l.latency_us));
     HTH_TRY(file_number(link, "interference", 0, 2, 0, &l.interference));
-    HTH_TRY(file_number(root, "memory_bytes", 1, 1e15, NAN, &memory));
-    HTH_TRY(file_number(root, "traffic_bytes_per_s", 0, 1e15, 0, &traffic));
+    HTH_TRY(file_number(root, "memory_bytes", 1, HTH_CONVSEL_MOST_BYTES, NAN, &memory));
+    HTH_TRY(file_number(root, "traffic_bytes_per_s", 0, HTH_CONVSEL_MOST_BYTES, 0, &traffic));
     if (!json_is_array(nodes)) {
         return hth_fail(HTH_EINVAL, "'nodes' is not a list");
     }
