@@ -40,11 +40,12 @@ typedef struct hth_replan {
     int n_samples, want;                // measured ones so far, of how many; -1: not measuring
     int *runs;                          // per node: in one step
     double *sample[HTH_REPLAN_SAMPLES]; // per node: its compute
-    double bytes[2], busy_us[2];        // of copies in and out, of all samples
+    double bytes[HTH_REPLAN_SAMPLES][2], copy_us[HTH_REPLAN_SAMPLES][2]; // of copies in and out
+    double busy_us[2];                  // .. of the samples that count
     double wall_us[HTH_REPLAN_SAMPLES]; // .. and of the steps
     double sampled_us;                  // median of those, of the last correction; 0: none yet
     uint64_t delay_ns;                  // hth_thread_delay_ns, then
-    bool busy[HTH_REPLAN_SAMPLES];      // it waited for processors
+    bool busy[HTH_REPLAN_SAMPLES];      // it waited for processors, or was held back
     bool calm;                          // most of the steps agreed, and nothing else ran
     bool once;                          // the search is one slice, and is waited for
     bool only;                          // no search at all: what is measured is only learned

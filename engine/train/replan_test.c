@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job's plan while it runs: predicted times become the measured ones, a better plan takes the
 // place of the old one between two steps, and no bit of a loss changes.
+#include "engine/train/replan_impl.h"
 #include "tests/rig/trainer_rig.h"
 
 #include "base/settings.h"
@@ -308,6 +309,52 @@ static void steps_are_remembered(void **state)
     rig_close(&a);
 }
 
+// A device whose quota holds steps back: what they took is no news about its nodes.
+static void quotas_are_not_remembered(void **state)
+{
+    rig a;
+    rig_open(&a, HTH_POLICY_KEEP, NULL, 1, false);
+    assert_ok(hth_device_quota(a.site.device, 50));
+    assert_ok(hth_replan_see(a.t, 3));
+    int known_before = n_known;
+    for (int i = 0; i < 4; i++) {
+        rig_step(&a);
+        assert_true(i > 1 || a.t->replan.busy[i]);
+    }
+    assert_true(a.t->replan.sampled_us > 0); // the job itself learns from them
+    assert_false(a.t->replan.calm);
+    assert_ok(hth_replan_remember(a.t));
+    assert_int_equal(n_known, known_before);
+    rig_close(&a);
+}
+
+// Copies of steps that were disturbed do not count either.
+static void disturbed_copies_do_not_count(void **state)
+{
+    rig a;
+    rig_open(&a, HTH_POLICY_HEARTH, "600000", 1, false);
+    hth_program *p = a.t->shapes[0].apply.program;
+    hth_replan *w = &a.t->replan;
+    assert_ok(hth_replan_see(a.t, 3));
+    while (w->n_samples < 2) {
+        rig_step(&a);
+    }
+    for (int k = 0; k < 2; k++) {
+        w->busy[k] = k == 1;
+        w->wall_us[k] = 1000;
+        for (int way = 0; way < 2; way++) {
+            w->bytes[k][way] = 1e6;
+            w->copy_us[k][way] = k == 1 ? 1e5 : 1e4;
+        }
+    }
+    w->want = 2;
+    assert_ok(hth_replan_learn(a.t));
+    assert_float_equal(p->problem.h2d_bytes_per_s, 1e8, 1);
+    assert_float_equal(p->problem.d2h_bytes_per_s, 1e8, 1);
+    assert_true(w->busy_us[0] == 1e4 && w->busy_us[1] == 1e4);
+    rig_close(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +366,8 @@ int main(void)
         cmocka_unit_test(no_host_memory),
         cmocka_unit_test(searches_are_stopped),
         cmocka_unit_test(searches_let_requests_pass),
+        cmocka_unit_test(quotas_are_not_remembered),
+        cmocka_unit_test(disturbed_copies_do_not_count),
         cmocka_unit_test(steps_are_remembered), // last: it changes what is known
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What steps take, instruction by instruction, and what becomes of it: the times of the problem
 // that is planned again, and of those that are planned later. Steps in which other processes ran on
-// the same processors (their threads waited for one) say little: they count only where there is
-// nothing else, and are not remembered.
+// the same processors (their threads waited for one), or that a quota held back, say little: they
+// count only where there is nothing else, and are not remembered.
 #include "engine/train/replan_impl.h"
 
 #include "base/alloc.h"
@@ -25,7 +25,7 @@ double hth_replan_median(const double *values, int count)
     double sorted[HTH_REPLAN_STEPS];
     memcpy(sorted, values, (size_t)count * sizeof *values);
     qsort(sorted, (size_t)count, sizeof *sorted, hth_compare_double);
-    return sorted[count / 2];
+    return hth_median(sorted, count);
 }
 
 hth_err hth_replan_choices(const hth_program *program, int **out)
@@ -73,6 +73,7 @@ hth_err hth_replan_measure(hth_trainer *trainer, int steps)
         w->runs[in->kind == HTH_INSTR_COMPUTE ? in->node : p->problem.n_nodes]++;
     }
     memset(w->bytes, 0, sizeof w->bytes);
+    memset(w->copy_us, 0, sizeof w->copy_us);
     memset(w->busy_us, 0, sizeof w->busy_us);
     w->n_samples = 0;
     w->want = steps;
@@ -95,13 +96,14 @@ void hth_replan_sample(hth_trainer *trainer, double us)
             w->sample[w->n_samples][in->node] += took / w->runs[in->node];
         } else if (in->kind == HTH_INSTR_PREFETCH || in->kind == HTH_INSTR_OFFLOAD) {
             int out = in->kind == HTH_INSTR_OFFLOAD;
-            w->bytes[out] += (double)p->problem.tensors[in->tensor].bytes;
-            w->busy_us[out] += took;
+            w->bytes[w->n_samples][out] += (double)p->problem.tensors[in->tensor].bytes;
+            w->copy_us[w->n_samples][out] += took;
         }
     }
     uint64_t delay_ns = hth_thread_delay_ns();
-    w->busy[w->n_samples] =
+    bool delayed =
         delay_ns > w->delay_ns && (double)(delay_ns - w->delay_ns) / 1e3 > REPLAN_DELAY * us;
+    w->busy[w->n_samples] = delayed || hth_device_quota_percent(trainer->ms->site->device) < 100;
     w->delay_ns = delay_ns;
     w->wall_us[w->n_samples++] = us;
 }
@@ -151,8 +153,13 @@ hth_err hth_replan_learn(hth_trainer *trainer)
         }
         double *speed[2] = {&p->problem.h2d_bytes_per_s, &p->problem.d2h_bytes_per_s};
         for (int out = 0; out < 2 && round == 0; out++) {
-            if (!set && w->busy_us[out] > 0 && w->bytes[out] > 0) {
-                *speed[out] = w->bytes[out] / w->busy_us[out] * 1e6;
+            double bytes = 0;
+            for (int k = 0; k < n; k++) {
+                bytes += w->bytes[calm[k]][out];
+                w->busy_us[out] += w->copy_us[calm[k]][out];
+            }
+            if (!set && w->busy_us[out] > 0 && bytes > 0) {
+                *speed[out] = bytes / w->busy_us[out] * 1e6;
             }
         }
         hth_plan_simulate(&p->problem, p->plan);
