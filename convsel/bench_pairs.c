@@ -53,6 +53,7 @@ typedef struct pair_other {
 typedef struct pair_bench {
     const hth_graph *graph;
     const hth_timing_cache *cache;
+    const hth_pairs_watch *watch; // may be NULL
     pair_unit unit[HTH_PAIR_CLASSES][PAIR_UNITS];
     pair_other other;
     double alone[HTH_PAIR_CLASSES][PAIR_ROUNDS];
@@ -338,6 +339,14 @@ static hth_err pair_time(pair_other *other, const pair_unit *mine, const pair_un
 
 // ---- all
 
+static hth_err pairs_point(const pair_bench *bench)
+{
+    const hth_pairs_watch *watch = bench->watch;
+    return watch == NULL || watch->go_on(watch->ctx)
+               ? HTH_OK
+               : hth_fail(HTH_ECANCELED, "canceled while measuring pairs");
+}
+
 static hth_err pairs_round(pair_bench *bench, const hth_pairs *pairs, int round)
 {
     for (int a = 0; a < HTH_PAIR_CLASSES; a++) {
@@ -351,6 +360,7 @@ static hth_err pairs_round(pair_bench *bench, const hth_pairs *pairs, int round)
             }
         }
         (void)hth_bench_between(bench->cache);
+        HTH_TRY(pairs_point(bench));
     }
     return HTH_OK;
 }
@@ -373,7 +383,7 @@ static hth_err pairs_run(pair_bench *bench, hth_pairs *pairs)
     for (int round = 0; round < PAIR_ROUNDS; round++) {
         HTH_TRY(pairs_round(bench, pairs, round));
     }
-    delay_ns = hth_thread_delay_ns() - delay_ns;
+    delay_ns = hth_thread_delay_since(delay_ns);
     pairs->disturbed = (double)delay_ns > PAIR_DELAY * (double)(hth_now_ns() - from_ns);
     for (int a = 0; a < HTH_PAIR_CLASSES; a++) {
         pairs->alone_us[a] = pair_quartile(bench->alone[a]);
@@ -397,6 +407,7 @@ static hth_err pairs_open(pair_bench *bench, const hth_device *device, const hth
             HTH_TRY(unit_open(bench, pairs, (hth_pair_class)c, unit));
         }
         HTH_TRY(pairs->there[c] ? unit_try(bench->unit[c], us[c]) : HTH_OK);
+        HTH_TRY(pairs_point(bench));
     }
     hth_pairs_runs(pairs->there, us, runs);
     for (int c = 0; c < HTH_PAIR_CLASSES; c++) {
@@ -408,7 +419,8 @@ static hth_err pairs_open(pair_bench *bench, const hth_device *device, const hth
 }
 
 static hth_err pairs_take(const hth_device *device, const hth_graph *graph,
-                          const hth_timing_cache *cache, hth_pairs *pairs)
+                          const hth_timing_cache *cache, const hth_pairs_watch *watch,
+                          hth_pairs *pairs)
 {
     pair_bench *bench = hth_calloc(1, sizeof *bench);
     if (bench == NULL) {
@@ -416,6 +428,7 @@ static hth_err pairs_take(const hth_device *device, const hth_graph *graph,
     }
     bench->graph = graph;
     bench->cache = cache;
+    bench->watch = watch;
     hth_err err;
     HTH_GOTO(pairs_open(bench, device, pairs), out);
     HTH_GOTO(other_open(&bench->other), out);
@@ -496,7 +509,7 @@ static bool pairs_read(const char *text, hth_pairs *pairs)
 }
 
 hth_err hth_pairs_measure(hth_device *device, const hth_graph *graph, const hth_timing_cache *cache,
-                          bool again, hth_pairs *out)
+                          bool again, const hth_pairs_watch *watch, hth_pairs *out)
 {
     char key[HTH_CONVSEL_KEY], text[PAIRS_TEXT];
     if (!device->props.inline_compute || device->props.n_threads < 2) {
@@ -511,7 +524,7 @@ hth_err hth_pairs_measure(hth_device *device, const hth_graph *graph, const hth_
         pairs_read(text, out)) {
         return HTH_OK;
     }
-    HTH_TRY(pairs_take(device, graph, cache, out));
+    HTH_TRY(pairs_take(device, graph, cache, watch, out));
     pairs_write(out, text);
     return cache != NULL && !out->disturbed ? cache->put(cache->ctx, key, text) : HTH_OK;
 }

@@ -65,7 +65,7 @@ static void test_measured_and_remembered(void **state)
     uint64_t none = 0;
     graph_open(&f);
     hth_thread_delay_inject(delay, &none);
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, &p));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, NULL, &p));
     assert_false(p.disturbed);
     for (int a = 0; a < HTH_PAIR_CLASSES; a++) {
         bool there = a == HTH_PAIR_CONVOLUTION || a == HTH_PAIR_ELEMENTWISE || a == HTH_PAIR_COPY ||
@@ -80,17 +80,17 @@ static void test_measured_and_remembered(void **state)
     assert_int_equal(p.node[HTH_PAIR_CONVOLUTION], 1); // the larger one
     assert_int_equal(p.node[HTH_PAIR_COPY], -1);
     assert_int_equal(memory.puts, 1);
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, &q));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, NULL, &q));
     assert_int_equal(memory.puts, 1); // read, and to a tenth of a microsecond the same
     assert_float_equal(q.together_us[HTH_PAIR_COPY][HTH_PAIR_CONVOLUTION],
                        p.together_us[HTH_PAIR_COPY][HTH_PAIR_CONVOLUTION], 0.1);
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, true, &q));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, true, NULL, &q));
     assert_int_equal(memory.puts, 2);
     snprintf(memory.value, sizeof memory.value, "1.0 2.0 damaged");
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, &q));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, NULL, &q));
     assert_int_equal(memory.puts, 3);
     snprintf(f.device.props.fingerprint, sizeof f.device.props.fingerprint, "another machine");
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, &q));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, NULL, &q));
     assert_int_equal(memory.puts, 4);
     hth_thread_delay_inject(NULL, NULL);
     fixture_close(&f);
@@ -105,7 +105,7 @@ static void test_disturbed_is_not_remembered(void **state)
     hth_timing_cache cache = {.get = cache_get, .put = cache_put, .ctx = &memory};
     graph_open(&f);
     hth_thread_delay_inject(delay, &step_ns);
-    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, &p));
+    assert_ok(hth_pairs_measure(&f.device, f.graph, &cache, false, NULL, &p));
     assert_true(p.disturbed);
     assert_int_equal(memory.puts, 0);
     hth_thread_delay_inject(NULL, NULL);
@@ -160,11 +160,12 @@ static void test_refused(void **state)
     hth_pairs p;
     graph_open(&f);
     f.device.props.n_threads = 1;
-    assert_err(hth_pairs_measure(&f.device, f.graph, NULL, false, &p), HTH_ENOTSUP,
+    assert_err(hth_pairs_measure(&f.device, f.graph, NULL, false, NULL, &p), HTH_ENOTSUP,
                "cpu:0: pairs are measured on CPU devices with two threads or more");
     f.device.props.n_threads = 2;
     f.device.props.inline_compute = false;
-    assert_err(hth_pairs_measure(&f.device, f.graph, NULL, false, &p), HTH_ENOTSUP, "CPU devices");
+    assert_err(hth_pairs_measure(&f.device, f.graph, NULL, false, NULL, &p), HTH_ENOTSUP,
+               "CPU devices");
     fixture_close(&f);
 }
 
@@ -173,7 +174,7 @@ static void test_no_memory(void **state)
     fixture f;
     hth_pairs p;
     graph_open(&f);
-    FAULT_LOOP(hth_pairs_measure(&f.device, f.graph, NULL, false, &p));
+    FAULT_LOOP(hth_pairs_measure(&f.device, f.graph, NULL, false, NULL, &p));
     fixture_close(&f);
 }
 

@@ -50,10 +50,15 @@ void hth_pairs_runs(const bool there[HTH_PAIR_CLASSES], double us[][HTH_PAIR_TRI
                     int runs[HTH_PAIR_CLASSES]);
 double hth_pairs_oef(const hth_pairs *pairs, hth_pair_class a, hth_pair_class b);
 // hth_pairs_measure measures the classes of `graph` on `device`, or reads from `cache` (NULL: there
-// is none) what was measured before and not disturbed, unless `again`. Takes some seconds, on the
-// device's owner thread and another. HTH_ENOTSUP: not a CPU device with two threads or more;
-// HTH_ENOMEM.
+// is none) what was measured before and not disturbed, unless `again`. Takes some seconds, minutes
+// where operators are slow, on the device's owner thread and another; `go_on` (may be NULL) is
+// called now and then on the first, and false ends it. HTH_ENOTSUP: not a CPU device with two
+// threads or more; HTH_ECANCELED, HTH_ENOMEM.
+typedef struct hth_pairs_watch {
+    bool (*go_on)(void *ctx);
+    void *ctx;
+} hth_pairs_watch;
 hth_err hth_pairs_measure(hth_device *device, const hth_graph *graph, const hth_timing_cache *cache,
-                          bool again, hth_pairs *out);
+                          bool again, const hth_pairs_watch *watch, hth_pairs *out);
 
 #endif

@@ -150,8 +150,71 @@ static void disturbed_timings_are_taken_again(void **state)
     fixture_close(&f);
 }
 
+// Cancels what reports that so much of it is done.
+typedef struct canceler {
+    call c;
+    uint64_t at;
+    int heard;
+} canceler;
+
+static void cancel_at(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    canceler *x = request->ctx;
+    assert_string_equal(what, "measuring algorithms");
+    assert_true(done < total);
+    x->heard++;
+    if (done == x->at) {
+        request->canceled = 1;
+    }
+}
+
+static void measuring_again_can_be_canceled(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    hth_thread_delay_inject(others_delay, NULL);
+    json_decref(told(&f, "convsel", "{\"model\":\"digits\",\"batch\":1}"));
+    int looks = others_looks();
+    canceler x = {.c = {.r = {.command = HTH_COMMAND_CONVSEL,
+                              .arguments = "{\"model\":\"digits\",\"batch\":1,\"again\":true}",
+                              .progress = cancel_at}},
+                  .at = 4};
+    assert_int_equal(call_run(f.engine, &x.c), HTH_ECANCELED);
+    assert_int_equal(x.heard, 5);
+    assert_true(others_looks() <= looks + 2 * CONVS);
+    hth_thread_delay_inject(NULL, NULL);
+    fixture_close(&f);
+}
+
+static uint64_t cancel_delay(void *ctx)
+{
+    hth_request *request = ctx;
+    request->canceled = 1;
+    return 0;
+}
+
+// The threads' waiting is looked at when the pairs are all set up.
+static void pairs_can_be_canceled(void **state)
+{
+    static const char pairs[] = "{\"model\":\"digits\",\"batch\":1,\"pairs\":true}";
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    json_decref(told(&f, "plan", "{\"model\":\"digits\",\"batch\":1}"));
+    json_decref(told(&f, "convsel", "{\"model\":\"digits\",\"batch\":1}"));
+    call c = {.r = {.command = HTH_COMMAND_CONVSEL, .arguments = pairs}};
+    hth_thread_delay_inject(cancel_delay, &c.r);
+    assert_int_equal(call_run(f.engine, &c), HTH_ECANCELED);
+    hth_thread_delay_inject(NULL, NULL);
+    json_decref(told(&f, "convsel", pairs));
+    fixture_close(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(disturbed_timings_are_taken_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(disturbed_timings_are_taken_again),
+                                       cmocka_unit_test(measuring_again_can_be_canceled),
+                                       cmocka_unit_test(pairs_can_be_canceled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,19 +3,30 @@
 #include "engine/query/query_impl.h"
 
 #include "convsel/pairs.h"
+#include "device/cpu/team.h"
 
 typedef struct pairs_answer {
     hth_site *site;
+    hth_request *r; // may be NULL
     bool again;
     json_t *doc;
 } pairs_answer;
+
+// Lets others pass.
+static bool pairs_go_on(void *ctx)
+{
+    const pairs_answer *answer = ctx;
+    hth_team_set(answer->site->device->props.n_threads);
+    (void)hth_work_point(answer->site->queue);
+    return answer->r == NULL || !*hth_request_canceled(answer->r);
+}
 
 static hth_err pairs_of(void *ctx, const hth_program *program)
 {
     pairs_answer *answer = ctx;
     hth_pairs pairs;
     HTH_TRY(hth_pairs_measure(answer->site->device, program->graph, answer->site->timings,
-                              answer->again, &pairs));
+                              answer->again, &(hth_pairs_watch){pairs_go_on, ctx}, &pairs));
     json_t *classes = json_array(), *rows = json_array();
     for (int a = 0; a < HTH_PAIR_CLASSES; a++) {
         const char *name = hth_pair_class_name((hth_pair_class)a);
@@ -42,6 +53,7 @@ static hth_err pairs_of(void *ctx, const hth_program *program)
 hth_err query_pairs(query *call, json_t **out)
 {
     pairs_answer a = {.site = call->ms->site,
+                      .r = call->r,
                       .again = json_is_true(json_object_get(call->args, "again"))};
     hth_err err;
     if (json_is_true(json_object_get(call->args, "train"))) {

@@ -5,9 +5,11 @@
 
 #include "base/alloc.h"
 #include "base/settings.h"
+#include "engine/train/train_spec.h"
 #include "planner/plan_json.h"
 #include "runtime/paced.h"
 
+#include <math.h>
 #include <string.h>
 
 // plan_add adds a document that the client writes to a file; `doc` NULL: it could not be made.
@@ -76,10 +78,15 @@ static hth_err plan_verified(const query *q, const hth_problem *problem, const h
     return plan_report(q, problem, plan, out);
 }
 
-static hth_plan_options problem_options(const query *q)
+// As of a training step.
+static hth_err problem_options(const query *q, hth_plan_options *out)
 {
-    return (hth_plan_options){.limit_ms = query_number(q, "plan-ms", 0),
-                              .seed = (uint64_t)query_number(q, "seed", 0)};
+    double seed;
+    *out = (hth_plan_options){.limit_ms = 0};
+    HTH_TRY(hth_spec_number(q->args, "plan-ms", 0, 0, HTH_SPEC_MOST_PLAN_MS, &out->limit_ms));
+    HTH_TRY(hth_spec_number(q->args, "seed", 0, 0, HTH_SPEC_MOST_SEED, &seed));
+    out->seed = (uint64_t)seed;
+    return HTH_OK;
 }
 
 // A problem that came with the question.
@@ -104,7 +111,8 @@ static hth_site *query_site(const query *q)
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
-    problem_search x = {.options = problem_options(q)};
+    problem_search x = {.plan = NULL};
+    HTH_TRY(problem_options(q, &x.options));
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &x.problem));
     hth_err err;
     HTH_GOTO(problem_budget(query_text(q, "budget"), &x.problem), done);
@@ -127,7 +135,8 @@ done:
 static hth_err curve_problem(const query *q, json_t **out)
 {
     hth_problem problem = {0};
-    hth_plan_options o = problem_options(q);
+    hth_plan_options o;
+    HTH_TRY(problem_options(q, &o));
     const char *parts = query_text(q, "accumulate");
     if (query_number(q, "accumulate", 1) != 1 || (parts != NULL && strcmp(parts, "1") != 0)) {
         return hth_fail(HTH_ENOTSUP, "a planning problem's batch cannot be split");
@@ -218,6 +227,7 @@ done:
 
 typedef struct convsel_answer {
     hth_site *site;
+    hth_request *r; // may be NULL
     json_t *rows;
     bool again;
     char (*key)[HTH_CONVSEL_KEY]; // what was measured again so far
@@ -243,12 +253,32 @@ static hth_err convsel_drop(convsel_answer *answer, const hth_program *program,
                               answer->site->timings);
 }
 
+// Lets others pass before node i of n is measured.
+static hth_err convsel_point(const convsel_answer *answer, uint64_t i, uint64_t n)
+{
+    hth_request *r = answer->r;
+    if (r != NULL && r->progress != NULL && answer->again) {
+        r->progress(r, "measuring algorithms", i, n);
+    }
+    (void)hth_work_point(answer->site->queue);
+    return r != NULL && *hth_request_canceled(r)
+               ? hth_fail(HTH_ECANCELED, "canceled while measuring algorithms")
+               : HTH_OK;
+}
+
+// A number of JSON, null where there is none such.
+static json_t *convsel_number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 // One row per choice of each convolution, in whatever direction it computes.
 static hth_err convsel_rows(void *ctx, const hth_program *program)
 {
     convsel_answer *a = ctx;
     hth_err err = HTH_OK;
     for (int i = 0; err == HTH_OK && i < program->graph->n_nodes; i++) {
+        HTH_TRY(convsel_point(a, (uint64_t)i, (uint64_t)program->graph->n_nodes));
         const hth_node *n = &program->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
         int count = 0;
@@ -268,12 +298,12 @@ static hth_err convsel_rows(void *ctx, const hth_program *program)
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 a->rows,
-                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b, s:b}", "node", n->name,
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:o, s:o, s:b, s:b}", "node", n->name,
                           "direction", hth_convsel_direction(n->op), "algorithm", list[k].name,
                           "workspace_bytes", (json_int_t)list[k].workspace_bytes, "resident_bytes",
                           (json_int_t)list[k].resident_bytes, "time_us", list[k].time_us, "error",
-                          list[k].error, "rms_error", list[k].rms, "front", list[k].front,
-                          "disturbed", list[k].disturbed));
+                          convsel_number(list[k].error), "rms_error", convsel_number(list[k].rms),
+                          "front", list[k].front, "disturbed", list[k].disturbed));
         }
     }
     return err;
@@ -285,6 +315,7 @@ hth_err query_convsel(query *call, json_t **out)
         return query_pairs(call, out);
     }
     convsel_answer a = {.site = call->ms->site,
+                        .r = call->r,
                         .rows = json_array(),
                         .again = json_is_true(json_object_get(call->args, "again"))};
     hth_err err;
@@ -300,7 +331,7 @@ hth_err query_convsel(query *call, json_t **out)
         if (err == HTH_OK) {
             err = convsel_rows(&a, s.program);
         }
-        for (hth_program *p = a.again && err == HTH_OK ? s.model->source.programs : NULL; p != NULL;
+        for (hth_program *p = a.n_keys > 0 ? s.model->source.programs : NULL; p != NULL;
              p = p->next) {
             p->stale = true; // made again, with the new times, when nobody asks
         }
