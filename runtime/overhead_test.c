@@ -3,6 +3,7 @@
 #include "runtime/overhead.h"
 
 #include "engine/serve/load.h"
+#include "runtime/compile/compile.h"
 #include "tests/rig/site_rig.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -43,6 +44,26 @@ static void test_oldest_goes(void **state)
     site_rig_close(&r);
 }
 
+// A program that runs beside the first, on fewer threads, takes as much again.
+static void test_instances_count(void **state)
+{
+    site_rig r;
+    hth_model *m;
+    hth_program *whole, *old, *p;
+    site_rig_open(&r, NULL);
+    put(r.store, "ident", "tests/data/http/ident.onnx");
+    assert_ok(hth_model_find(&r.models, "ident", &m));
+    assert_ok(small_program(&r, m, 1, &whole));
+    assert_ok(small_program(&r, m, 2, &old));
+    old->overhead_bytes = 600 * MIB;
+    assert_ok(hth_program_compile_instance(&r.site, whole, 1));
+    assert_int_equal(whole->instance[0]->overhead_bytes, whole->overhead_bytes);
+    assert_int_equal(m->source.n_programs, 1); // the old one had to go
+    assert_ok(small_program(&r, m, 1, &p));
+    assert_ptr_equal(p, whole);
+    site_rig_close(&r);
+}
+
 static void test_too_many(void **state)
 {
     site_rig r;
@@ -68,6 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_oldest_goes),
+        cmocka_unit_test(test_instances_count),
         cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -433,6 +433,9 @@ static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program 
     }
     hth_stage_fini(&stage);
     if (err == HTH_OK) {
+        err = hth_overhead_room(site, program);
+    }
+    if (err == HTH_OK) {
         err = compile_graph(site, program, NULL, false, NULL);
     }
     program->n_like = 0;
