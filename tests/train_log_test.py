@@ -303,6 +303,21 @@ class Logs(unittest.TestCase):
             self.assertIn(words, why)
         self.assertFalse(os.path.exists(self.folder + '/x.csv'))
 
+    def test_refused_leaves_files(self):
+        """Of a job that is refused nothing is written: an older log stays, and no new files are there."""
+        old, new, board = (self.folder + name for name in ('/old.csv', '/new.csv', '/board'))
+        self.train(command=('--epochs', '1'))
+        with open(old, 'w', encoding='utf-8') as f:
+            f.write('the last run\n')
+        for path in (old, new):
+            code, _, why = self.run_('train', 'new', '--data', DATA + '/train.safetensors', '--loss', 'softmax-xent', '--batch', '64',
+                                     '--schedule', 'onecycle', '--log-csv', path, '--log-tensorboard', board)
+            self.assertEqual(code, 1, why)
+        with open(old, encoding='utf-8') as f:
+            self.assertEqual(f.read(), 'the last run\n')
+        self.assertFalse(os.path.exists(new))
+        self.assertEqual(os.listdir(board), [])
+
 
 if __name__ == '__main__':
     sys.exit(tap.run([Logs]))

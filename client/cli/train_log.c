@@ -7,6 +7,7 @@
 #include "client/cli/tfevents.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,13 +26,14 @@ typedef struct log_row {
 typedef struct log_file {
     char *path;
     FILE *f; // NULL: it is not wanted
-    bool events;
+    bool events, made; // made: it was not there before
 } log_file;
 
 struct hth_train_log {
     log_file file[2]; // CSV, events
     log_row row;      // the last one, which is not written yet
     int64_t written;  // step of the last one that is
+    bool begun;       // the files' old contents are gone
     bool gap;         // steps are missing
     hth_err err;      // of the first write that failed
     char why[400];
@@ -85,6 +87,21 @@ static bool file_row(const log_file *file, FILE *f, const log_row *row)
     return file->events ? events_row(f, row) : csv_row(f, row);
 }
 
+// What a file had before goes when there is something of the job to take its place.
+static void log_begin(hth_train_log *log)
+{
+    for (int i = 0; i < 2 && !log->begun; i++) {
+        const log_file *l = &log->file[i];
+        struct stat st;
+        bool regular = l->f != NULL && fstat(fileno(l->f), &st) == 0 && S_ISREG(st.st_mode);
+        if (l->f != NULL && ((regular && ftruncate(fileno(l->f), 0) != 0) ||
+                             !file_begin(l, l->f, log_now()) || fflush(l->f) != 0)) {
+            log_failed(log, l->path);
+        }
+    }
+    log->begun = true;
+}
+
 // Writes the row that waits.
 static void log_flush(hth_train_log *log)
 {
@@ -119,6 +136,7 @@ void hth_train_log_event(hth_train_log *log, const json_t *event)
     if (log == NULL || step <= 0) {
         return;
     }
+    log_begin(log);
     if (json_integer_value(json_object_get(event, "held_out_step")) == log->row.step) {
         row_evaluated(&log->row, event, "held_out_loss");
     }
@@ -330,6 +348,9 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
     if (log == NULL) {
         return HTH_OK;
     }
+    if (doc != NULL) {
+        log_begin(log);
+    }
     log_evaluated(log, doc);
     log_flush(log);
     bool more = log_is_more(log, doc);
@@ -340,6 +361,9 @@ hth_err hth_train_log_end(hth_train_log *log, const json_t *doc)
         }
         if (l->f != NULL && fclose(l->f) != 0) {
             log_failed(log, l->path);
+        }
+        if (l->f != NULL && l->made && !log->begun) {
+            (void)unlink(l->path); // as it was
         }
         hth_free(l->path);
     }
@@ -355,9 +379,18 @@ static hth_err file_open(log_file *file, char *path)
     if (path == NULL) {
         return hth_no_memory("a log");
     }
-    file->f = fopen(path, "we");
-    if (file->f == NULL || !file_begin(file, file->f, log_now()) || fflush(file->f) != 0) {
-        return hth_fail(HTH_EIO, "%s: %s", path, strerror(errno));
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file->made = fd >= 0;
+    if (fd < 0 && errno == EEXIST) {
+        fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    }
+    file->f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (file->f == NULL) {
+        int errnum = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return hth_fail(HTH_EIO, "%s: %s", path, strerror(errnum));
     }
     return HTH_OK;
 }
@@ -396,6 +429,9 @@ hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_l
     for (int i = 0; i < 2; i++) {
         if (log->file[i].f != NULL) {
             fclose(log->file[i].f);
+            if (log->file[i].made) {
+                (void)unlink(log->file[i].path);
+            }
         }
         hth_free(log->file[i].path);
     }
