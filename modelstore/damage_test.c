@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define DAY_NS ((uint64_t)86400 * 1000000000u)
@@ -428,6 +429,34 @@ static void test_gc(void **state)
     close_fixture(&f);
 }
 
+// A table whose name has a changed bit is lost. An empty one in its place would have gc remove all.
+static void test_table_name(void **state)
+{
+    const char *dir = ((test_dir *)*state)->path;
+    hth_put_result r;
+    char path[128], *data;
+    hth_store *s = test_open(state);
+    assert_ok(test_put(s, "m", 1, &r));
+    hth_store_close(s);
+    snprintf(path, sizeof path, "%s/" HTH_STORE_INDEX_FILE, dir);
+    int fd = open(path, O_RDWR);
+    struct stat st;
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    data = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(data, MAP_FAILED);
+    int found = 0;
+    for (char *p = data, *end = data + st.st_size;
+         (p = memmem(p, (size_t)(end - p), "versions", 8)) != NULL; found++) {
+        *p ^= 1; // "wersions"
+    }
+    assert_true(found > 0);
+    munmap(data, (size_t)st.st_size);
+    close(fd);
+    assert_err(hth_store_open(dir, true, false, &s), HTH_ECORRUPT, "has no table 'versions'");
+    assert_err(hth_store_open(dir, false, true, &s), HTH_ECORRUPT, "has no table 'versions'");
+    assert_int_equal(test_count_files(state, "tensors"), 2);
+}
+
 // What gc removes while somebody is about to use it is gone, not damaged.
 static void test_gone(void **state)
 {
@@ -668,12 +697,12 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),        TEST(test_shared),        TEST(test_mapped),
-        TEST(test_when),         TEST(test_outdated),      TEST(test_always),
-        TEST(test_small_tensor), TEST(test_tensor_row),    TEST(test_gc),
-        TEST(test_gone),         TEST(test_record),        TEST(test_older_store),
-        TEST(test_older_record), TEST(test_disk_full),     TEST(test_killed),
-        TEST(test_cancel),       TEST(test_out_of_memory),
+        TEST(test_files),        TEST(test_shared),       TEST(test_mapped),
+        TEST(test_when),         TEST(test_outdated),     TEST(test_always),
+        TEST(test_small_tensor), TEST(test_tensor_row),   TEST(test_gc),
+        TEST(test_table_name),   TEST(test_gone),         TEST(test_record),
+        TEST(test_older_store),  TEST(test_older_record), TEST(test_disk_full),
+        TEST(test_killed),       TEST(test_cancel),       TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

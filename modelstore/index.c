@@ -178,11 +178,14 @@ uint64_t hth_txn_seen(const hth_txn *txn)
     return mdb_txn_id(txn->txn);
 }
 
+// index_open_tables makes tables where the index is fresh, and the one that version 0.1.0 did not
+// have. Any other that is missing is lost: with an empty one in its place gc would remove files.
 static hth_err index_open_tables(hth_txn *txn, void *ctx)
 {
+    const bool *fresh = ctx;
     for (int i = 0; i < HTH_N_TABLES; i++) {
-        txn->rc = mdb_dbi_open(txn->txn, table_names[i], txn->ix->read_only ? 0 : MDB_CREATE,
-                               &txn->ix->dbi[i]);
+        bool make = !txn->ix->read_only && (*fresh || i == HTH_TABLE_CHECKS);
+        txn->rc = mdb_dbi_open(txn->txn, table_names[i], make ? MDB_CREATE : 0, &txn->ix->dbi[i]);
         if (txn->rc == MDB_NOTFOUND && i == HTH_TABLE_CHECKS) {
             txn->ix->dbi[i] = INDEX_NO_TABLE;
             txn->rc = 0;
@@ -358,7 +361,7 @@ hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fre
     hth_err err;
     HTH_GOTO(index_env(ix, path), fail);
     HTH_GOTO(hth_index_pages(ix), fail);
-    HTH_GOTO(index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL), fail);
+    HTH_GOTO(index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, &fresh), fail);
     return HTH_OK;
 fail:
     hth_index_close(ix);

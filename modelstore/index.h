@@ -55,9 +55,9 @@ typedef struct hth_txn {
     int rc; // LMDB's last failure
 } hth_txn;
 
-// hth_index_open opens the environment in directory `path` and makes missing tables unless
-// read_only. fresh: there may be none, and it is made. HTH_ECORRUPT: it is missing, or its pages
-// are not what they have to be, so that using it would end the process or lose what is stored.
+// hth_index_open opens the environment in directory `path`. fresh: there may be none, and it and
+// its tables are made. HTH_ECORRUPT: it or a table is missing, or its pages are not what they have
+// to be, so that using it would end the process or lose what is stored.
 hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh);
 // hth_index_pages looks at the pages again (pages.h).
 hth_err hth_index_pages(hth_index *ix);
