@@ -164,16 +164,18 @@ static hth_err upload_too_many(const char *whose, uint64_t bytes, uint64_t had, 
                     a.text, whose, b.text, c.text, limit);
 }
 
-// upload_room looks whether there may be an upload of `bytes` more.
-static hth_err upload_room(hth_store *store, uint64_t owner, uint64_t most, uint64_t bytes)
+// upload_room looks whether an upload may have `bytes`, of which `had` are counted and on the disk.
+static hth_err upload_room(hth_store *store, const hth_upload_key *key, uint64_t most,
+                           uint64_t bytes, uint64_t had)
 {
     uint64_t all = 0, mine = 0, room, limit = (uint64_t)hth_setting_int(HTH_SET_STORE_UPLOAD_BYTES);
     hth_size need, there;
     const hth_upload *u;
     for (u = store->uploads.by_key; u != NULL; u = u->hh.next) {
-        uint64_t counts = upload_counts(atomic_load(&u->counted));
+        bool other = memcmp(&u->key, key, sizeof *key) != 0;
+        uint64_t counts = other ? upload_counts(atomic_load(&u->counted)) : 0;
         all += counts;
-        mine += u->key.owner == owner ? counts : 0;
+        mine += u->key.owner == key->owner ? counts : 0;
     }
     if (mine > most || upload_counts(bytes) > most - mine) {
         return upload_too_many("you", bytes, mine, most, "uploads= of the tenant");
@@ -182,6 +184,7 @@ static hth_err upload_room(hth_store *store, uint64_t owner, uint64_t most, uint
         return upload_too_many("all clients", bytes, all, limit, "store.upload_bytes");
     }
     HTH_TRY(hth_store_room(store, &room));
+    bytes -= had;
     hth_size_pair(bytes, room, &need, &there);
     return bytes <= room ? HTH_OK
                          : hth_fail(HTH_EIO, "it has %s, the store's file system has %s left",
@@ -192,8 +195,21 @@ static hth_err upload_make(hth_store *store, const hth_upload_key *key, uint64_t
                            uint64_t bytes, hth_upload **out)
 {
     HTH_TRY(uploads_sweep(store));
-    HTH_TRY(upload_room(store, key->owner, most, bytes));
+    HTH_TRY(upload_room(store, key, most, bytes, 0));
     return upload_add(store, key, bytes, hth_store_wall_ns(), out);
+}
+
+// upload_raise has a held upload count for all that it is to have: a scan counted its file.
+static hth_err upload_raise(hth_store *store, hth_upload *upload, uint64_t most, uint64_t bytes)
+{
+    uint64_t had = atomic_load(&upload->counted);
+    if (had >= bytes) {
+        return HTH_OK;
+    }
+    HTH_TRY(uploads_sweep(store));
+    HTH_TRY(upload_room(store, &upload->key, most, bytes, had));
+    atomic_store(&upload->counted, bytes);
+    return HTH_OK;
 }
 
 // upload_hold finds an upload; where there is none, it makes one (make), or *out is NULL.
@@ -205,10 +221,15 @@ static hth_err upload_hold(hth_store *store, const hth_upload_key *key, bool mak
     hth_err err = uploads_scan(store);
     if (err == HTH_OK) {
         HASH_FIND(hh, store->uploads.by_key, key, sizeof *key, *out);
-        err = *out == NULL && make ? upload_make(store, key, most, bytes, out) : HTH_OK;
-    }
-    if (*out != NULL) {
-        (*out)->refs++;
+        hth_upload *found = *out;
+        err = found == NULL && make ? upload_make(store, key, most, bytes, out) : HTH_OK;
+        if (*out != NULL) {
+            (*out)->refs++;
+        }
+        if (found != NULL && make && (err = upload_raise(store, found, most, bytes)) != HTH_OK) {
+            found->refs--;
+            *out = NULL;
+        }
     }
     pthread_mutex_unlock(&store->uploads.lock);
     return err;

@@ -105,7 +105,6 @@ static hth_err upload_known(hth_upload *upload, const hth_manifest_tensor *objec
     upload->dtype = object->dtype;
     upload->shape = object->shape;
     upload->bytes = object->bytes;
-    atomic_store(&upload->counted, object->bytes);
     return HTH_OK;
 }
 

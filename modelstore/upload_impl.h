@@ -27,7 +27,7 @@ typedef struct hth_upload {
     UT_hash_handle hh;
     int refs;                        // under the table's lock
     atomic_bool gone;                // out of the table: freed with its last reference
-    atomic_uint_fast64_t counted;    // bytes that it is to have; its file's, until it is known
+    atomic_uint_fast64_t counted;    // bytes that it is to have; its file's, until a piece comes
     atomic_uint_fast64_t touched_ns; // wall clock
     pthread_mutex_t lock;            // guards what follows
     bool known;                      // what it is

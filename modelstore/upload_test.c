@@ -476,6 +476,35 @@ static void test_limits(void **state)
     hth_store_close(s);
 }
 
+// What a restart finds counts for all that it is to have from the first piece on.
+static void test_limits_after_restart(void **state)
+{
+    hth_store *s = test_open(state);
+    uint64_t there;
+    hth_upload_state all;
+    hth_manifest_tensor other = objects[BIG];
+    other.id.byte[0] ^= 1;
+    for (size_t at = 0; at < 3 * MIB; at += MIB) {
+        assert_ok(put_piece(s, "a", BIG, at, MIB, &there));
+    }
+    hth_store_close(s);
+    s = test_open(state);
+    assert_err(hth_upload_put(s, "a", 2 * MIB, &objects[BIG], 0, big_bytes, MIB, &there),
+               HTH_ETOOBIG, "an upload of 6.0 MiB: you have 0 B");
+    assert_int_equal(have(s, "a", BIG), MIB); // nor does asking where it stands raise the limit
+    assert_err(hth_upload_put(s, "a", 2 * MIB, &objects[BIG], MIB, big_bytes, MIB, &there),
+               HTH_ETOOBIG, "an upload of 6.0 MiB: you have 0 B");
+    assert_ok(hth_upload_state_get(s, &all));
+    assert_int_equal(all.objects, 1);
+    // another one finds the room that is left, and then this one none
+    assert_ok(hth_upload_put(s, "a", 9 * MIB, &other, 0, big_bytes, MIB, &there));
+    assert_err(hth_upload_put(s, "a", 9 * MIB, &objects[BIG], MIB, big_bytes, MIB, &there),
+               HTH_ETOOBIG, "an upload of 6.0 MiB: you have 6.0 MiB");
+    assert_ok(hth_upload_put(s, "a", 12 * MIB, &objects[BIG], MIB, big_bytes + MIB, MIB, &there));
+    assert_int_equal(there, 2 * MIB);
+    hth_store_close(s);
+}
+
 // ---- failures
 
 static hth_err one_life(const char *path)
@@ -625,6 +654,7 @@ int main(void)
         TEST(test_damaged_in_store),
         TEST(test_expiry),
         TEST(test_limits),
+        TEST(test_limits_after_restart),
         TEST(test_killed_anywhere),
         TEST(test_disk_full_anywhere),
         TEST(test_failed_upload_leaves_nothing),
