@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,15 +215,25 @@ static hth_err scrub_tick(void *ctx, size_t bytes)
     return j->wait(j->ctx, j->allowed_ns - now);
 }
 
+// scrub_read goes on after a file that cannot be read, and returns the first one's error at last.
 static hth_err scrub_read(scrub_job *job)
 {
     uint64_t bytes = 0;
+    hth_err first = HTH_OK;
+    char detail[1024] = "";
     for (int i = 0; i < job->n_due; i++) {
         const scrub_tensor *x = job->due[i];
         hth_object_seen seen;
         hth_err err = hth_check_read(job->s, &x->o, true, scrub_tick, job, &seen);
-        if (err != HTH_OK && err != HTH_ECORRUPT) {
+        if (err == HTH_ECANCELED) {
             return err;
+        }
+        if (err != HTH_OK && err != HTH_ECORRUPT) {
+            if (first == HTH_OK) {
+                first = err;
+                snprintf(detail, sizeof detail, "%s", hth_err_detail());
+            }
+            continue;
         }
         job->out->damaged += err != HTH_OK;
         job->out->tensors++;
@@ -235,7 +246,7 @@ static hth_err scrub_read(scrub_job *job)
             bytes = 0;
         }
     }
-    return HTH_OK;
+    return hth_err_restore(first, detail);
 }
 
 // ---- what is kept of it
@@ -262,7 +273,7 @@ static hth_err scrub_load(hth_txn *txn, void *ctx)
 static void scrub_copy(scrub_job *job)
 {
     uint64_t changes = hth_store_change_count(job->s);
-    if (!job->index || job->state.index_damages > 0 || changes == job->state.copied_changes) {
+    if (job->state.index_damages > 0 || changes == job->state.copied_changes) {
         return;
     }
     if (hth_index_copy(&job->s->index, job->s->dir) == HTH_OK) {
@@ -299,11 +310,14 @@ static hth_err scrub_run(scrub_job *job)
     job->state.tensors = job->state.bytes = 0;
     HTH_TRY(scrub_list(job));
     HTH_TRY(scrub_due(job));
+    if (job->index) { // before the reading, which takes days, and may fail or be ended
+        scrub_copy(job);
+        HTH_TRY(hth_index_write(&job->s->index, scrub_save, job));
+    }
     hth_err err = scrub_read(job);
     hth_check_flush(job->s);
     HTH_TRY(err);
     scrub_at(job, job->state.index_ns + SCRUB_DAY_NS);
-    scrub_copy(job);
     return job->n_due > 0 || job->index ? scrub_keep(job) : HTH_OK;
 }
 

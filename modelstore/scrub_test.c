@@ -138,6 +138,76 @@ static void test_interrupted(void **state)
     hth_store_close(s);
 }
 
+static uint64_t index_seen_ns(hth_store *store)
+{
+    hth_store_health h;
+    assert_ok(hth_store_health_get(store, &h));
+    return h.index_ns;
+}
+
+// The reading of files takes days. Until it ends, and however, the index has had its turn.
+static void test_interrupted_copy(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_scrub_result x;
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s/" HTH_INDEX_COPY, ((test_dir *)*state)->path);
+    assert_ok(test_put(s, "m", 1, &r));
+    forward(30 * DAY_NS);
+    uint64_t now = at.wall_ns;
+    at.end_at = at.waits + 1;
+    assert_err(hth_scrub_pass(s, wait_all, NULL, &x), HTH_ECANCELED, "ended");
+    assert_int_equal(access(copy, F_OK), 0);
+    assert_true(index_seen_ns(s) == now);
+    hth_store_close(s);
+}
+
+// refuse has this process not be able to open a file. Root becomes another user, who owns the store
+// but for that, until admit.
+static void refuse(void **state, const char *file)
+{
+    char command[200];
+    assert_int_equal(chmod(file, 0), 0);
+    if (geteuid() == 0) {
+        snprintf(command, sizeof command, "chown -R 65534 %s", ((test_dir *)*state)->path);
+        assert_int_equal(system(command), 0);
+        assert_int_equal(seteuid(65534), 0);
+    }
+}
+
+static void admit(void)
+{
+    assert_int_equal(seteuid(getuid()), 0);
+}
+
+// A file that may not be read does not keep others from being read, nor the index from its copy.
+static void test_unreadable(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_scrub_result x;
+    hth_store_health h;
+    char copy[128], path[192];
+    snprintf(copy, sizeof copy, "%s/" HTH_INDEX_COPY, ((test_dir *)*state)->path);
+    assert_ok(test_put(s, "m", 1, &r));
+    forward(30 * DAY_NS);
+    file_of(state, s, "m", 0, path);
+    uint64_t now = at.wall_ns;
+    refuse(state, path); // it is due first: its state is another one
+    hth_err err = hth_scrub_pass(s, wait_all, NULL, &x);
+    admit();
+    assert_err(err, HTH_EDENIED, "opening 'tensors/");
+    assert_true(x.tensors == 1 && x.bytes == 8192 && x.damaged == 0);
+    assert_int_equal(access(copy, F_OK), 0);
+    assert_true(index_seen_ns(s) == now);
+    assert_ok(hth_store_health_get(s, &h));
+    assert_true(h.scrubbed_ns == 0); // not all that was due is read
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(pass(s).tensors, 1);
+    hth_store_close(s);
+}
+
 static void test_rate(void **state)
 {
     enum { MIB = 1 << 20 };
@@ -311,7 +381,9 @@ static void test_copy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_due),    TEST(test_interrupted), TEST(test_rate),
-                                       TEST(test_damage), TEST(test_index),       TEST(test_copy)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_due),        TEST(test_interrupted), TEST(test_interrupted_copy),
+        TEST(test_unreadable), TEST(test_rate),        TEST(test_damage),
+        TEST(test_index),      TEST(test_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
