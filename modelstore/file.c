@@ -240,7 +240,7 @@ hth_err hth_store_read_only(void)
                                  "files");
 }
 
-hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd)
+static hth_err file_lock(int dir, const char *path, int how, int *fd)
 {
     *fd = openat(dir, path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) {
@@ -248,15 +248,26 @@ hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd)
     }
     int rc;
     do {
-        rc = flock(*fd, exclusive ? LOCK_EX : LOCK_SH);
+        rc = flock(*fd, how);
     } while (rc != 0 && errno == EINTR);
     if (rc != 0) {
         int errnum = errno;
         close(*fd);
         *fd = -1;
-        return hth_fail_errno(errnum, "locking '%s'", path);
+        return errnum == EWOULDBLOCK ? hth_fail(HTH_EBUSY, "'%s' is held", path)
+                                     : hth_fail_errno(errnum, "locking '%s'", path);
     }
     return HTH_OK;
+}
+
+hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd)
+{
+    return file_lock(dir, path, exclusive ? LOCK_EX : LOCK_SH, fd);
+}
+
+hth_err hth_store_file_lock_now(int dir, const char *path, int *fd)
+{
+    return file_lock(dir, path, LOCK_EX | LOCK_NB, fd);
 }
 
 hth_err hth_store_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),

@@ -55,6 +55,8 @@ hth_err hth_store_file_bytes(int dir, const char *path, uint64_t *out);
 // hth_store_file_lock waits for the lock file `path`, shared or exclusive, between threads and
 // processes alike. The caller closes *fd to let go; the system does when the process dies.
 hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd);
+// hth_store_file_lock_now is the same, exclusive, and does not wait. HTH_EBUSY: somebody has it.
+hth_err hth_store_file_lock_now(int dir, const char *path, int *fd);
 // hth_store_read_only is the refusal to change a store that is open read-only: HTH_EDENIED.
 hth_err hth_store_read_only(void);
 // hth_store_file_scan calls fn for each entry of a directory but "." and ".."; an error from fn

@@ -174,14 +174,10 @@ static hth_err gc_run(gc_job *job)
     return hth_store_file_scan(job->s->dir, "tmp", gc_tmp_entry, job);
 }
 
-hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
+// gc_locked takes over the lock file.
+static hth_err gc_locked(hth_store *store, int lock, uint64_t *files, uint64_t *bytes)
 {
-    int lock;
     gc_job j = {.s = store};
-    if (store->read_only) {
-        return hth_store_read_only();
-    }
-    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, true, &lock));
     hth_err err = gc_run(&j);
     close(lock);
     hth_free(j.dead);
@@ -194,10 +190,28 @@ hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
     return err;
 }
 
+hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
+{
+    int lock;
+    if (store->read_only) {
+        return hth_store_read_only();
+    }
+    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, true, &lock));
+    return gc_locked(store, lock, files, bytes);
+}
+
 void hth_store_collect(hth_store *store)
 {
     uint64_t files, bytes;
-    if (hth_store_gc(store, &files, &bytes) != HTH_OK) {
+    int lock;
+    hth_err err = store->read_only ? hth_store_read_only()
+                                   : hth_store_file_lock_now(store->dir, HTH_STORE_LOCK, &lock);
+    if (err == HTH_OK) {
+        err = gc_locked(store, lock, &files, &bytes);
+    }
+    if (err == HTH_EBUSY) {
+        hth_log(INFO, STORE, "gc-later", "%s", hth_err_detail());
+    } else if (err != HTH_OK) {
         hth_log(WARN, STORE, "gc", "%s", hth_err_detail());
     }
 }

@@ -205,7 +205,7 @@ hth_err hth_store_rm(hth_store *store, const char *name, int version);
 // HTH_ECORRUPT: a record is damaged, so that nobody knows what it names; nothing was removed.
 hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes);
 // hth_store_collect is hth_store_gc after a removal, which stands whatever becomes of the files:
-// failure is logged.
+// failure is logged. It does not wait: while a put runs, the files are left to the next one.
 void hth_store_collect(hth_store *store);
 
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.

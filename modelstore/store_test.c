@@ -163,6 +163,23 @@ static void test_list_rm_gc(void **state)
     hth_store_close(s);
 }
 
+// After a removal nobody waits for an import: the files go the next time.
+static void test_collect_does_not_wait(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    int lock;
+    assert_ok(test_put(s, "m", 1, &r));
+    assert_ok(hth_store_rm(s, "m", 0));
+    assert_ok(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
+    hth_store_collect(s);
+    assert_int_equal(test_count_files(state, "tensors"), 2);
+    close(lock);
+    hth_store_collect(s);
+    assert_int_equal(test_count_files(state, "tensors"), 0);
+    hth_store_close(s);
+}
+
 static void test_names(void **state)
 {
     static const char *const good[] = {"a", "resnet50-v1.5", "org model", "\xc3\xa9t\xc3\xa9"};
@@ -508,6 +525,7 @@ int main(void)
         TEST(test_repeated_tensor),
         TEST(test_each),
         TEST(test_list_rm_gc),
+        TEST(test_collect_does_not_wait),
         TEST(test_names),
         TEST(test_hidden_names),
         TEST(test_old_names),
