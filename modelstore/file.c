@@ -158,6 +158,9 @@ hth_err hth_store_file_part_open(int dir, const char *path, bool make, int *fd)
     int fault = make ? file_fault() : 0;
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0);
     *fd = fault ? file_strike(fault) : openat(dir, path, flags, 0666);
+    if (*fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        return hth_fail(HTH_EBUSY, "opening '%s': %s", path, strerror(errno));
+    }
     return *fd >= 0 ? HTH_OK : hth_fail_errno(errno, "opening '%s'", path);
 }
 

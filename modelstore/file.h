@@ -33,8 +33,8 @@ hth_store_file_write_from(int dir, const char *path, size_t bytes,
                           hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data),
                           void *piece_ctx, hth_err (*tick)(void *ctx, size_t bytes), void *ctx);
 // hth_store_file_part_open opens a file that grows by hth_store_file_part_write, and is made where
-// it is absent (make), else HTH_ENOENT; the caller closes *fd. hth_store_file_part_cut has it end
-// after `bytes`.
+// it is absent (make), else HTH_ENOENT; the caller closes *fd. HTH_EBUSY: there is no descriptor
+// for it now, the disk is well. hth_store_file_part_cut has it end after `bytes`.
 hth_err hth_store_file_part_open(int dir, const char *path, bool make, int *fd);
 hth_err hth_store_file_part_write(int fd, const char *path, const void *data, size_t bytes,
                                   uint64_t at);

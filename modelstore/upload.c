@@ -290,6 +290,12 @@ static hth_err upload_piece(const hth_manifest_tensor *tensor, uint64_t at, size
                           n, (unsigned long long)at, (unsigned long long)tensor->bytes);
 }
 
+static bool upload_has_file(hth_store *store, const hth_upload *upload)
+{
+    hth_path path = hth_upload_path(&upload->key);
+    return faccessat(store->dir, path.text, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static hth_err upload_put(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object,
                           uint64_t at, const void *data, size_t n, uint64_t *there)
 {
@@ -297,14 +303,16 @@ static hth_err upload_put(hth_store *store, hth_upload *upload, const hth_manife
     hth_err err = atomic_load(&upload->gone)
                       ? hth_fail(HTH_EBUSY, "it was removed meanwhile: begin again")
                       : hth_upload_look(store, upload, object);
+    bool unseen = err != HTH_OK && upload_has_file(store, upload);
     if (err == HTH_OK) {
         err = hth_upload_write(store, upload, object, at, data, n);
     }
     atomic_store(&upload->touched_ns, hth_store_wall_ns());
     *there = upload->whole ? HTH_UPLOAD_WHOLE : upload->there;
-    // what failed leaves nothing, nor does what was begun with a piece that is refused
-    bool empty = err != HTH_OK && !upload->whole && upload->there == 0 && upload->n_parts == 0;
-    if (err == HTH_EIO || err == HTH_ECORRUPT || empty) {
+    // what failed leaves nothing, nor does what was begun with a piece that is refused; a file that
+    // could not be looked at has what nobody knows of now
+    bool empty = !upload->whole && upload->there == 0 && upload->n_parts == 0 && !unseen;
+    if (err == HTH_EIO || err == HTH_ECORRUPT || (err != HTH_OK && empty)) {
         hth_upload_forget(upload);
         hth_upload_drop(store, upload);
     }

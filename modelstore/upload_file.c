@@ -89,9 +89,9 @@ static hth_err file_recover(hth_upload *upload, int fd, const char *path, uint64
         }
     }
     uint64_t keep = size > HTH_UPLOAD_AHEAD && size <= upload->bytes ? size - HTH_UPLOAD_AHEAD : 0;
-    HTH_TRY(hth_store_file_part_cut(fd, path, keep));
     file_begin(upload);
-    HTH_TRY(file_hash(upload, fd, path, keep));
+    HTH_TRY(file_hash(upload, fd, path, keep)); // without memory for that nothing is cut
+    HTH_TRY(hth_store_file_part_cut(fd, path, keep));
     return file_state(fd, path, &upload->seen);
 }
 

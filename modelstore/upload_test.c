@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define BIG_BYTES ((size_t)6 << 20)
@@ -569,6 +570,60 @@ static void test_failed_upload_leaves_nothing(void **state)
     hth_store_close(s);
 }
 
+static void begin_big(hth_store *store)
+{
+    uint64_t there;
+    for (size_t at = 0; at < 5 * MIB; at += MIB) {
+        assert_ok(put_piece(store, "a", BIG, at, MIB, &there));
+    }
+}
+
+// Without a descriptor for its file an upload waits: the disk has not failed.
+static void test_out_of_descriptors(void **state)
+{
+    hth_store *s = test_open(state);
+    struct rlimit was, few;
+    uint64_t there;
+    begin_big(s);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    int lowest = dup(STDIN_FILENO);
+    assert_true(lowest >= 0);
+    close(lowest);
+    few = (struct rlimit){.rlim_cur = (rlim_t)lowest + 1, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0); // one, for the store's lock
+    hth_err err = put_piece(s, "a", BIG, 5 * MIB, 1000, &there);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    char sentence[256];
+    snprintf(sentence, sizeof sentence, "%s", hth_err_detail());
+    assert_int_equal(have(s, "a", BIG), 5 * MIB);
+    assert_true(err == HTH_EBUSY && strstr(sentence, "Too many open files") != NULL);
+    assert_ok(upload(s, "a", BIG, MIB));
+    hth_store_close(s);
+}
+
+// .. nor does what a restart finds go, or become less, where there is no memory to hash it.
+static void test_out_of_memory_after_restart(void **state)
+{
+    hth_err err = HTH_ENOMEM;
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        hth_upload_state all;
+        uint64_t there;
+        fresh(state);
+        hth_store *s = test_open(state);
+        begin_big(s);
+        hth_store_close(s);
+        s = test_open(state);
+        hth_fault_alloc(nth);
+        err = put_piece(s, "a", BIG, 5 * MIB - HTH_UPLOAD_AHEAD, MIB, &there);
+        hth_fault_alloc(0);
+        assert_ok(hth_upload_state_get(s, &all));
+        assert_true(err == HTH_OK || err == HTH_ENOMEM);
+        assert_int_equal(all.bytes, err == HTH_OK ? 4 * MIB : 5 * MIB);
+        hth_store_close(s);
+        assert_true(nth < 100);
+    }
+}
+
 static hth_err in_memory(void **state)
 {
     hth_put_result r;
@@ -659,6 +714,8 @@ int main(void)
         TEST(test_disk_full_anywhere),
         TEST(test_failed_upload_leaves_nothing),
         TEST(test_out_of_memory),
+        TEST(test_out_of_descriptors),
+        TEST(test_out_of_memory_after_restart),
         TEST(test_writers_at_once),
     };
     return cmocka_run_group_tests(tests, make_objects, NULL);
