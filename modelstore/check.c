@@ -253,6 +253,7 @@ typedef struct check_mark {
     const hth_store *s;
     const hth_id *id;
     hth_check_row row;
+    bool there;
 } check_mark;
 
 // check_is_news tells whether the store has the tensor, in the file that was seen: another process
@@ -279,6 +280,16 @@ static hth_err check_mark_write(hth_txn *txn, void *ctx)
     HTH_TRY(check_was_damaged(txn, m->id, &was));
     HTH_TRY(hth_check_put(txn, m->id, &m->row));
     return was ? HTH_OK : hth_check_event(txn);
+}
+
+// check_mark_look finds out whether the index has the mark.
+static hth_err check_mark_look(hth_txn *txn, void *ctx)
+{
+    check_mark *m = ctx;
+    hth_check_row row;
+    m->there = hth_check_get(txn, m->id, &row) == HTH_OK && row.damaged &&
+               hth_object_same(&row.seen, &m->row.seen);
+    return HTH_OK;
 }
 
 // check_remember keeps it in the process; returns whether that is news.
@@ -311,16 +322,22 @@ void hth_check_found(hth_store *store, const hth_id *id, const hth_object_seen *
 {
     char detail[1024]; // the sentence of what was found is the caller's to give
     uint64_t now = hth_store_wall_ns();
-    check_mark m = {store, id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
-    if (!check_remember(store, id, seen, now, damaged) || !damaged) {
+    check_mark m = {store, id, {.checked_ns = now, .seen = *seen, .damaged = damaged}, false};
+    bool news = check_remember(store, id, seen, now, damaged);
+    if (!damaged) {
         return;
     }
     hth_path path = hth_path_of_tensor(id);
     strncpy(detail, hth_err_detail(), sizeof detail - 1);
     detail[sizeof detail - 1] = 0;
-    hth_stat_add(HTH_STAT_STORE_DAMAGED, 1);
-    hth_log(ERROR, STORE, "damaged", "file=%s: %s", path.text, detail);
-    if (store->read_only || hth_index_write(&store->index, check_mark_write, &m) != HTH_OK) {
+    if (news) {
+        hth_stat_add(HTH_STAT_STORE_DAMAGED, 1);
+        hth_log(ERROR, STORE, "damaged", "file=%s: %s", path.text, detail);
+    }
+    bool kept = !store->read_only &&
+                ((hth_index_read(&store->index, check_mark_look, &m) == HTH_OK && m.there) ||
+                 hth_index_write(&store->index, check_mark_write, &m) == HTH_OK);
+    if (!kept && news) {
         hth_log(WARN, STORE, "damaged-not-marked", "file=%s", path.text);
     }
     (void)hth_fail(HTH_ECORRUPT, "%s", detail);
@@ -337,12 +354,21 @@ typedef struct check_rows {
     int n, cap;
 } check_rows;
 
+// check_marked_since tells whether another process has found the same file damaged after it was
+// read here.
+static bool check_marked_since(hth_txn *txn, const check_row_of *r)
+{
+    hth_check_row row;
+    return hth_check_get(txn, &r->id, &row) == HTH_OK && row.damaged &&
+           row.checked_ns > r->row.checked_ns && hth_object_same(&row.seen, &r->row.seen);
+}
+
 static hth_err check_flush(hth_txn *txn, void *ctx)
 {
     const check_rows *rows = ctx;
     for (int i = 0; i < rows->n; i++) {
         const check_row_of *r = &rows->row[i];
-        if (check_is_news(txn, rows->s, &r->id, &r->row.seen)) {
+        if (check_is_news(txn, rows->s, &r->id, &r->row.seen) && !check_marked_since(txn, r)) {
             HTH_TRY(hth_check_put(txn, &r->id, &r->row));
         }
     }

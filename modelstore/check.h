@@ -81,7 +81,8 @@ hth_err hth_check_read(hth_store *store, const hth_object *object, bool direct,
 // hth_check_found keeps that a file was read, and found damaged or right. A mark is logged, and
 // kept at once; that a file is right is kept by the next hth_check_flush, or by nobody.
 void hth_check_found(hth_store *store, const hth_id *id, const hth_object_seen *seen, bool damaged);
-// hth_check_flush writes what was found to the index, as far as it can be written.
+// hth_check_flush writes what was found to the index, as far as it can be written, and not over a
+// newer mark of the same file.
 void hth_check_flush(hth_store *store);
 // hth_check_look looks at a tensor's file, and tells whether it has to be read before its content
 // is used. HTH_ECORRUPT: it is not there as it was stored, or marked as damaged; HTH_ENOENT: the

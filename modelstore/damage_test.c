@@ -266,6 +266,55 @@ static void test_outdated(void **state)
     close_fixture(&f);
 }
 
+static uint64_t marked(const fixture *f)
+{
+    hth_store_health h;
+    assert_ok(hth_store_health_get(f->s, &h));
+    return h.damaged;
+}
+
+// That a file was right when it was read is written late, perhaps after another process has found
+// it damaged: the mark stays until it is read, and right, again.
+static void test_late_flush(void **state)
+{
+    fixture f;
+    hth_object_seen seen;
+    hth_store_wall_set(100 * DAY_NS);
+    open_fixture(state, &f);
+    const hth_id *id = &f.m.tensors[0].id;
+    assert_ok(hth_object_look(f.s, id, 4096, &seen));
+    hth_check_found(f.s, id, &seen, false);
+    hth_store_wall_set(101 * DAY_NS);
+    assert_ok(hth_index_write(&f.s->index, mark_row, &f));
+    hth_check_flush(f.s);
+    assert_int_equal(marked(&f), 1);
+    hth_store_wall_set(102 * DAY_NS);
+    hth_check_found(f.s, id, &seen, false);
+    hth_check_flush(f.s);
+    assert_int_equal(marked(&f), 0);
+    close_fixture(&f);
+}
+
+// A mark that could not be kept is, when the damage is found again.
+static void test_mark_again(void **state)
+{
+    fixture f;
+    hth_object_seen seen;
+    open_fixture(state, &f);
+    const hth_id *id = &f.m.tensors[0].id;
+    assert_ok(hth_object_look(f.s, id, 4096, &seen));
+    hth_store_file_full(true);
+    hth_check_found(f.s, id, &seen, true);
+    hth_store_file_full(false);
+    assert_int_equal(marked(&f), 0);
+    hth_check_found(f.s, id, &seen, true);
+    assert_int_equal(marked(&f), 1);
+    uint64_t events = hth_store_health_count(f.s);
+    hth_check_found(f.s, id, &seen, true);
+    assert_true(hth_store_health_count(f.s) == events);
+    close_fixture(&f);
+}
+
 static void test_always(void **state)
 {
     fixture f;
@@ -697,12 +746,16 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),        TEST(test_shared),       TEST(test_mapped),
-        TEST(test_when),         TEST(test_outdated),     TEST(test_always),
-        TEST(test_small_tensor), TEST(test_tensor_row),   TEST(test_gc),
-        TEST(test_table_name),   TEST(test_gone),         TEST(test_record),
-        TEST(test_older_store),  TEST(test_older_record), TEST(test_disk_full),
-        TEST(test_killed),       TEST(test_cancel),       TEST(test_out_of_memory),
+        TEST(test_files),        TEST(test_shared),
+        TEST(test_mapped),       TEST(test_when),
+        TEST(test_outdated),     TEST(test_late_flush),
+        TEST(test_mark_again),   TEST(test_always),
+        TEST(test_small_tensor), TEST(test_tensor_row),
+        TEST(test_gc),           TEST(test_table_name),
+        TEST(test_gone),         TEST(test_record),
+        TEST(test_older_store),  TEST(test_older_record),
+        TEST(test_disk_full),    TEST(test_killed),
+        TEST(test_cancel),       TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
