@@ -28,8 +28,10 @@
 static hth_err put_sync_files(hth_put_job *job)
 {
     for (int i = 0; i < job->n; i++) {
-        if (job->items[i].temp.text[0] != '\0') {
-            HTH_TRY(hth_store_file_sync(job->s->dir, job->items[i].temp.text));
+        hth_put_item *it = &job->items[i];
+        if (it->temp.text[0] != '\0') {
+            HTH_TRY(it->uploaded ? hth_put_given_sync(job, it)
+                                 : hth_store_file_sync(job->s->dir, it->temp.text));
         }
     }
     return HTH_OK;

@@ -22,6 +22,8 @@ typedef struct hth_put_item {
     hth_path temp; // "" until the file is being made
     void *held;    // bytes that had to be read, as long as they are needed
     bool stays;    // .. which is until the end, and they are the item's own
+    // of an uploaded one: the state in which its file was synced
+    hth_object_seen synced;
     UT_hash_handle hh;
 } hth_put_item;
 
@@ -83,8 +85,11 @@ void hth_put_work_fini(hth_put_job *job); // what items hold
 // hth_put_given_end removes uploads that this put was given and has not renamed, after the commit.
 hth_err hth_put_given(hth_put_job *job, hth_put_item *it);
 void hth_put_given_end(hth_put_job *job);
+// hth_put_given_sync syncs an upload's file, and notes which one that was.
+hth_err hth_put_given_sync(const hth_put_job *job, hth_put_item *it);
 // hth_put_given_place renames an upload's file to `to`, unless its owner has removed it meanwhile,
-// and perhaps begun another one of that name. HTH_EBUSY.
+// and perhaps begun another one of that name. HTH_EBUSY. One that is whole is synced first, if it
+// is not the file that was.
 hth_err hth_put_given_place(const hth_put_job *job, const hth_put_item *it, const hth_path *to);
 bool hth_put_is_given(const hth_put_item *it);
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.

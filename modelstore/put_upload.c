@@ -5,7 +5,9 @@
 #include "modelstore/put_impl.h"
 #include "modelstore/upload_impl.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool hth_put_is_given(const hth_put_item *it)
@@ -49,8 +51,10 @@ static hth_err given_take(const hth_put_job *job, hth_put_item *it, hth_upload *
     hth_err err = hth_upload_look(job->s, upload, &object);
     uint64_t there = upload->there;
     bool whole = upload->whole && !atomic_load(&upload->gone);
+    bool small = t->bytes <= job->inline_max;
     if (err == HTH_OK && whole) {
         hth_upload_touch(job->s, upload);
+        err = small ? given_hold(job, it, &path) : HTH_OK; // as long as it is the one that is whole
     }
     pthread_mutex_unlock(&upload->lock);
     HTH_TRY(err);
@@ -58,11 +62,10 @@ static hth_err given_take(const hth_put_job *job, hth_put_item *it, hth_upload *
         return hth_fail(HTH_ENOENT, "tensor '%s': %llu of its %zu bytes were uploaded", t->name,
                         (unsigned long long)there, t->bytes);
     }
-    if (t->bytes <= job->inline_max) {
-        return given_hold(job, it, &path);
+    if (!small) {
+        it->temp = path;
+        it->uploaded = true;
     }
-    it->temp = path;
-    it->uploaded = true;
     return HTH_OK;
 }
 
@@ -90,6 +93,15 @@ hth_err hth_put_given(hth_put_job *job, hth_put_item *it)
     return err;
 }
 
+hth_err hth_put_given_sync(const hth_put_job *job, hth_put_item *it)
+{
+    struct stat st;
+    if (fstatat(job->s->dir, it->temp.text, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        it->synced = hth_object_seen_of(&st);
+    }
+    return hth_store_file_sync(job->s->dir, it->temp.text);
+}
+
 hth_err hth_put_given_place(const hth_put_job *job, const hth_put_item *it, const hth_path *to)
 {
     const hth_manifest_tensor object = given_object(it);
@@ -100,7 +112,12 @@ hth_err hth_put_given_place(const hth_put_job *job, const hth_put_item *it, cons
         pthread_mutex_lock(&u->lock);
         hth_err err = hth_upload_look(job->s, u, &object);
         if (err == HTH_OK && u->whole && !atomic_load(&u->gone)) {
-            err = hth_store_file_replace(job->s->dir, it->temp.text, to->text);
+            if (!hth_object_same(&u->seen, &it->synced)) { // it was uploaded anew meanwhile
+                err = hth_store_file_sync(job->s->dir, it->temp.text);
+            }
+            if (err == HTH_OK) {
+                err = hth_store_file_replace(job->s->dir, it->temp.text, to->text);
+            }
             placed = err == HTH_OK;
         }
         pthread_mutex_unlock(&u->lock);

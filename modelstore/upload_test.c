@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define BIG_BYTES ((size_t)6 << 20)
@@ -183,6 +184,60 @@ static void test_removed_in_commit(void **state)
     assert_err(hth_store_put(s, "m", "graph", 5, "{}", &t, 1, begins_anew, s, &r), HTH_EBUSY,
                "tensor 'small': its upload was removed meanwhile");
     assert_int_equal(test_count_files(state, "tensors"), 0);
+    hth_store_close(s);
+}
+
+static atomic_uint_fast64_t watched; // an inode
+static atomic_bool watched_synced;
+
+// fdatasync takes the place of the C library's.
+int fdatasync(int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) == 0 && st.st_ino == atomic_load(&watched)) {
+        atomic_store(&watched_synced, true);
+    }
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+// uploads_again is called after the upload's file was synced, and before it gets its name.
+static hth_err uploads_again(void *ctx)
+{
+    hth_store *s = ctx;
+    struct stat st;
+    assert_ok(hth_upload_discard(s, "a", &objects[SMALL], 1));
+    assert_ok(upload(s, "a", SMALL, MIB));
+    hth_upload *u;
+    assert_ok(hth_upload_find(s, "a", &objects[SMALL].id, &u));
+    assert_int_equal(fstatat(s->dir, hth_upload_path(&u->key).text, &st, 0), 0);
+    hth_upload_rele(s, u);
+    atomic_store(&watched, st.st_ino);
+    return HTH_OK;
+}
+
+// What is uploaded anew while a version is put is on the disk, too, before the version is.
+static void test_renewed_in_commit(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    struct stat st;
+    const hth_manifest_tensor *o = &objects[SMALL];
+    const hth_put_tensor t = {.name = o->name,
+                              .dtype = o->dtype,
+                              .shape = o->shape,
+                              .bytes = o->bytes,
+                              .id = &o->id,
+                              .owner = "a"};
+    const hth_put_ask ask = {uploads_again, s};
+    assert_ok(test_put(s, "m", 1, &r)); // there is a version to ask of
+    assert_ok(upload(s, "a", SMALL, MIB));
+    atomic_store(&watched_synced, false);
+    assert_ok(hth_store_put_if(s, "m", "{}", &t, 1, &ask, NULL, NULL, &r));
+    assert_int_equal(r.version, 2);
+    assert_int_equal(fstatat(s->dir, hth_path_of_tensor(&o->id).text, &st, 0), 0);
+    assert_true(st.st_ino == atomic_load(&watched));
+    assert_true(atomic_load(&watched_synced));
+    atomic_store(&watched, 0);
     hth_store_close(s);
 }
 
@@ -698,6 +753,7 @@ int main(void)
         TEST(test_upload_and_commit),
         TEST(test_commit_of_what_is_missing),
         TEST(test_removed_in_commit),
+        TEST(test_renewed_in_commit),
         TEST(test_failed_commit_keeps_uploads),
         TEST(test_pieces_in_another_order),
         TEST(test_bad_pieces),
