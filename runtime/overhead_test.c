@@ -44,6 +44,26 @@ static void test_oldest_goes(void **state)
     site_rig_close(&r);
 }
 
+// One that was just compiled and did not run yet is the newest.
+static void test_made_is_new(void **state)
+{
+    site_rig r;
+    hth_model *m;
+    hth_program *ran, *made, *p;
+    site_rig_open(&r, NULL);
+    put(r.store, "ident", "tests/data/http/ident.onnx");
+    assert_ok(hth_model_find(&r.models, "ident", &m));
+    assert_ok(small_program(&r, m, 1, &ran));
+    assert_ok(hth_program_activate(&r.site, ran));
+    assert_ok(small_program(&r, m, 2, &made));
+    ran->overhead_bytes = made->overhead_bytes = 256 * MIB;
+    assert_ok(small_program(&r, m, 3, &p));
+    assert_ok(small_program(&r, m, 2, &p));
+    assert_int_equal(p->overhead_bytes, 256 * MIB); // it is that one still
+    assert_int_equal(m->source.n_programs, 2);
+    site_rig_close(&r);
+}
+
 // A program that runs beside the first, on fewer threads, takes as much again.
 static void test_instances_count(void **state)
 {
@@ -89,6 +109,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_oldest_goes),
+        cmocka_unit_test(test_made_is_new),
         cmocka_unit_test(test_instances_count),
         cmocka_unit_test(test_too_many),
     };

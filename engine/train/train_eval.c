@@ -21,6 +21,7 @@ struct hth_evaluator {
     hth_tensor *in;           // of the forward graph
     float *result;            // its output
     uint64_t result_bytes;    // .. that are counted for it
+    uint64_t most_bytes;      // the largest output of a program, which may be gone by now
     hth_put_tensor *slots;    // the trainer's, as they are now
     hth_train_options o;      // the loss, with its weights
     hth_score score;          // of what was seen
@@ -47,7 +48,7 @@ static hth_err eval_bind(hth_evaluator *evaluator)
     return HTH_OK;
 }
 
-static hth_err eval_program(hth_evaluator *evaluator, hth_program **out)
+static hth_err eval_program_any(hth_evaluator *evaluator, hth_program **out)
 {
     for (int i = 0; i < evaluator->data.n_inputs; i++) {
         evaluator->in[i] = evaluator->data.input[i];
@@ -63,6 +64,15 @@ static hth_err eval_program(hth_evaluator *evaluator, hth_program **out)
     return (*out)->rest.graph == NULL
                ? HTH_OK
                : hth_fail(HTH_ENOTSUP, "the model's shapes depend on its values");
+}
+
+// A program that this one was made in the place of may be made again for its batch.
+static hth_err eval_program(hth_evaluator *evaluator, hth_program **out)
+{
+    HTH_TRY(eval_program_any(evaluator, out));
+    size_t bytes = hth_program_output(*out, 0).bytes;
+    evaluator->most_bytes = bytes > evaluator->most_bytes ? bytes : evaluator->most_bytes;
+    return HTH_OK;
 }
 
 static void eval_forget(hth_evaluator *evaluator)
@@ -82,11 +92,7 @@ static void eval_result_free(hth_evaluator *evaluator)
 
 static hth_err eval_result_alloc(hth_evaluator *evaluator)
 {
-    size_t most = 0;
-    for (const hth_program *p = evaluator->source.programs; p != NULL; p = p->next) {
-        hth_tensor y = hth_program_output(p, 0);
-        most = y.bytes > most ? y.bytes : most;
-    }
+    uint64_t most = evaluator->most_bytes;
     eval_result_free(evaluator);
     HTH_TRY(
         hth_host_take(evaluator->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
@@ -99,6 +105,7 @@ static hth_err eval_programs(hth_evaluator *evaluator)
 {
     hth_program *p;
     hth_train_data *d = &evaluator->data;
+    evaluator->most_bytes = 0;
     hth_train_data_shape(d, evaluator->batch);
     HTH_TRY(eval_program(evaluator, &p));
     if (d->n_samples % evaluator->batch == 0) {

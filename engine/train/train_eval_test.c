@@ -2,6 +2,7 @@
 // Held-out data: what an evaluation says is what the published model's answers say, whatever the
 // batch; what is held out is not trained on; an interrupted job repeats its evaluations.
 #include "base/alloc.h"
+#include "engine/serve/infer.h"
 #include "engine/train/train_eval.h"
 #include "tests/rig/trainer_rig.h"
 
@@ -341,6 +342,55 @@ static void evaluations_go_on_under_another_budget(void **state)
     }
 }
 
+// What programs of `site` take for their operators; *one: one of an evaluator's.
+static uint64_t overhead_of(const hth_site *site, const hth_source *model, uint64_t *one)
+{
+    uint64_t sum = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        sum += p->overhead_bytes;
+        *one = p->source != NULL && p->source != model ? p->overhead_bytes : *one;
+    }
+    return sum;
+}
+
+// Others leave host memory for the operators of one of its programs only: that of the last, smaller
+// batch takes the place of the other one, whose outputs have their memory all the same.
+static void evaluations_have_room_for_every_batch(void **state)
+{
+    fixture f;
+    rig r;
+    char data[200];
+    hth_train_spec spec;
+    hth_request q = {.command = HTH_COMMAND_TRAIN};
+    hth_evaluator *e;
+    hth_model *m;
+    hth_program *other;
+    uint64_t one = 0;
+    int turns;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &image_net, data);
+    rig_make(&r, &image_net, 24, HTH_POLICY_HEARTH); // whose memory holds any batch
+    rig_prepare(&r);
+    assert_ok(hth_model_find(&r.models, "net", &m));
+    assert_ok(hth_infer_program(&r.models, &m->source, &r.input, false, NULL, &other));
+    other->held++;
+    assert_ok(evaluator_open(&r, &spec, data, 23, &q, &e)); // of 24
+    uint64_t bytes = r.site.host_bytes[HTH_HOST_BATCHES];
+    double loss = evaluator_run(e, &turns);
+    overhead_of(&r.site, &m->source, &one);
+    hth_evaluator_close(e);
+    assert_true(one > 0);
+    other->overhead_bytes += ((uint64_t)512 << 20) - one - overhead_of(&r.site, &m->source, &one);
+    assert_ok(evaluator_open(&r, &spec, data, 23, &q, &e));
+    assert_int_equal(r.site.host_bytes[HTH_HOST_BATCHES], bytes);
+    assert_true(fabs(evaluator_run(e, &turns) - loss) < 1e-5);
+    assert_int_equal(turns, 2);
+    hth_evaluator_close(e);
+    other->held--;
+    rig_close(&r);
+    fixture_close(&f);
+}
+
 // A dataset of samples x = y = 0, 1, .. n - 1.
 static void count_to(const char *path, int64_t n)
 {
@@ -501,6 +551,7 @@ int main(void)
         cmocka_unit_test(joined_samples_are_evaluated_as_trained),
         cmocka_unit_test(joined_samples_are_never_halved),
         cmocka_unit_test(evaluations_fit_another_budget),
+        cmocka_unit_test(evaluations_have_room_for_every_batch),
         cmocka_unit_test(evaluations_go_on_under_another_budget),
         cmocka_unit_test(parts_are_disjoint),
         cmocka_unit_test(evaluations_are_repeated),

@@ -389,6 +389,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->site_next = site->programs;
     site->programs = p;
     p->source = source;
+    p->used_at = ++site->clock; // or it would be the first to go, before its first run
     p->next = source->programs;
     source->programs = p;
     source->n_programs++;
