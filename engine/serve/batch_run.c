@@ -106,7 +106,10 @@ static hth_err join_alone(hth_models *ms, hth_infer_request *request,
     for (int i = 0; i < p->n_final; i++) {
         out[i] = request->r->outputs[p->final_index[i]].t;
     }
+    p->held++; // its slices' program may have to be made
     hth_err err = hth_infer_timed(ms, p, request->inputs, out, &request->r->canceled, times);
+    assert(p->held > 0);
+    p->held--;
     times->output_ns = times->infer_ns;
     hth_free(out);
     return err;

@@ -68,6 +68,7 @@ static hth_err slice_run_as(hth_models *ms, hth_program *program, int64_t sample
 hth_err hth_microbatch_run(hth_models *ms, hth_program *program, const hth_tensor *inputs,
                            const hth_tensor *out, const atomic_int *canceled)
 {
+    program->used_at = ++ms->site->clock; // also where only its slices' program is activated
     return program->slice > 0 ? slice_run_as(ms, program, program->slice, inputs, out, canceled)
                               : hth_program_run(ms->site, program, inputs, out, canceled);
 }

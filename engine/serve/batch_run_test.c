@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joined runs while host memory is short: what one goes on with stays.
+#include "engine/serve/batch_run.h"
+
+#include "tests/rig/site_rig.h"
+
+#define MIB      ((uint64_t)1 << 20)
+#define REQUESTS 2
+#define SAMPLES  4
+
+typedef struct joined {
+    site_rig s;
+    hth_model *m;
+    hth_batch_run run;
+    hth_infer_request *work[REQUESTS];
+    hth_request_tensor in[REQUESTS];
+    call c[REQUESTS];
+    bool fails; // the joined run ends before its first operator
+} joined;
+
+static joined rig;
+
+static hth_err rig_place(hth_request *request, hth_request_tensor *outputs, int n)
+{
+    rig.run.stop = rig.fails;
+    return call_place(request, outputs, n);
+}
+
+static void rig_open(void)
+{
+    static float pixels[SAMPLES * 64];
+    memset(&rig, 0, sizeof rig);
+    site_rig_open(&rig.s, NULL);
+    put(rig.s.store, "digits", "tests/data/digits/digits.onnx");
+    assert_ok(hth_model_find(&rig.s.models, "digits", &rig.m));
+    for (int i = 0; i < REQUESTS; i++) {
+        rig.in[i] = (hth_request_tensor){.t = {.dtype = HTH_DT_F32,
+                                               .shape = {4, {SAMPLES, 1, 8, 8}},
+                                               .data = pixels,
+                                               .bytes = sizeof pixels}};
+        rig.c[i] = (call){.r = {.model = "digits", .inputs = &rig.in[i], .n_inputs = 1}};
+        call_init(&rig.c[i]);
+        rig.c[i].r.place = rig_place;
+        assert_ok(hth_infer_request_open(&rig.s.models, rig.m, &rig.c[i].r, &rig.work[i]));
+    }
+}
+
+static void rig_close(void)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        hth_infer_request_close(&rig.s.models, rig.work[i]);
+        free(rig.c[i].out[0].data);
+        hth_free(rig.c[i].r.outputs);
+    }
+    hth_batch_run_fini(&rig.run);
+    site_rig_close(&rig.s);
+}
+
+static void rig_run(void)
+{
+    assert_ok(hth_batch_run_run(&rig.run, &rig.s.models, rig.work, REQUESTS, REQUESTS * SAMPLES));
+    for (int i = 0; i < REQUESTS; i++) {
+        assert_ok(rig.work[i]->r->err);
+    }
+}
+
+// The program of one request is run in slices, whose program is made in the middle of that: there
+// is host memory for the operators of one of them only.
+static void test_alone_in_slices(void **state)
+{
+    hth_program *p;
+    rig_open();
+    rig.fails = true;
+    hth_source *source = &rig.m->source;
+    assert_ok(hth_infer_program(&rig.s.models, source, rig.work[0]->inputs, false, NULL, &p));
+    p->slice = 1;
+    p->sliced = true;
+    p->overhead_bytes = 512 * MIB;
+    p->held++; // until the run has its program
+    const hth_tensor *key = hth_infer_request_key(rig.work[0], REQUESTS * SAMPLES);
+    hth_program *whole;
+    assert_ok(hth_infer_program(&rig.s.models, source, key, false, NULL, &whole));
+    p->held--;
+    uint64_t before = rig.s.site.clock;
+    rig_run();
+    p = hth_source_match(source, rig.work[0]->inputs);
+    assert_non_null(p);
+    assert_int_equal(p->overhead_bytes, 512 * MIB); // it is that one still
+    assert_int_equal(p->n_timed, REQUESTS);
+    assert_true(p->used_at > before); // though only the other one was on the device
+    assert_int_equal(p->held, 0);
+    rig_close();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone_in_slices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
