@@ -56,6 +56,12 @@ static bool host_let_go(hth_site *site)
     return oldest != NULL;
 }
 
+// .. what is kept for the next use comes first: no program has to be made again for it.
+static bool host_let_go_spare(hth_site *site)
+{
+    return site->host_spare != NULL && site->host_spare(site->host_spare_ctx);
+}
+
 // host_refuse says why `what` does not get its bytes, and returns the code for that.
 static hth_err host_refuse(hth_site *site, uint64_t bytes, const char *what)
 {
@@ -79,7 +85,8 @@ hth_err hth_host_take(hth_site *site, hth_host_use use, uint64_t bytes, const ch
 {
     uint64_t limit = hth_host_limit(site);
     bool fits = bytes <= limit;
-    while (fits && hth_host_used(site) > limit - bytes && host_let_go(site)) {
+    while (fits && hth_host_used(site) > limit - bytes &&
+           (host_let_go_spare(site) || host_let_go(site))) {
     }
     if (!fits || hth_host_used(site) > limit - bytes) {
         char what[256];

@@ -64,6 +64,10 @@ typedef struct hth_site {
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
     uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
+    // frees host memory that is kept for the next use and nobody uses now; false: there is none.
+    // NULL: nobody keeps any
+    bool (*host_spare)(void *ctx);
+    void *host_spare_ctx;
     bool host_refused; // the last compilation was refused for memory of the host, not the device's
     hth_job_memory *shares; // of training jobs
     hth_tenants *tenants;   // NULL: nobody has limits

@@ -29,6 +29,17 @@ static size_t aligned(size_t bytes)
     return (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
 }
 
+// join_spare gives the memory back where no run uses it.
+static bool join_spare(void *ctx)
+{
+    hth_batch_run *run = ctx;
+    bool idle = run->memory != NULL && run->n == 0;
+    if (idle) {
+        hth_batch_run_fini(run);
+    }
+    return idle;
+}
+
 // join_tensors describes the joined inputs and outputs of program, in run's memory.
 static hth_err join_tensors(hth_batch_run *run, hth_site *site, const hth_program *program,
                             hth_tensor *tensor)
@@ -49,6 +60,8 @@ static hth_err join_tensors(hth_batch_run *run, hth_site *site, const hth_progra
         }
         run->bytes = bytes;
         run->site = site;
+        site->host_spare = join_spare;
+        site->host_spare_ctx = run;
     }
     char *at = run->memory;
     for (int i = 0; i < n; i++) {
@@ -215,6 +228,7 @@ void hth_batch_run_fini(hth_batch_run *run)
 {
     if (run->memory != NULL) {
         hth_host_give(run->site, HTH_HOST_BATCHES, run->bytes);
+        run->site->host_spare = NULL;
     }
     hth_free(run->memory);
     run->memory = NULL;

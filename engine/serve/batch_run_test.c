@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joined runs while host memory is short: what one goes on with stays.
+// A joined run's memory and programs while host memory is short: what nobody uses goes, and what a
+// run goes on with stays.
 #include "engine/serve/batch_run.h"
 
+#include "runtime/host.h"
 #include "tests/rig/site_rig.h"
 
 #define MIB      ((uint64_t)1 << 20)
@@ -92,10 +94,36 @@ static void test_alone_in_slices(void **state)
     rig_close();
 }
 
+// The memory of the last joined run is there for the next one, until somebody else needs it.
+static void test_memory_goes(void **state)
+{
+    rig_open();
+    rig_run();
+    uint64_t all = hth_host_limit(&rig.s.site), used = hth_host_used(&rig.s.site);
+    void *memory = rig.run.memory;
+    assert_non_null(memory);
+    assert_true(rig.run.bytes > 0 && used >= rig.run.bytes);
+    uint64_t rest = all - used;
+    assert_ok(hth_host_take(&rig.s.site, HTH_HOST_STAGES, rest, "a stage")); // it fits beside it
+    assert_ptr_equal(rig.run.memory, memory);
+    assert_ok(hth_host_take(&rig.s.site, HTH_HOST_STAGES, 1, "another"));
+    assert_null(rig.run.memory);
+    hth_host_give(&rig.s.site, HTH_HOST_STAGES, rest + 1);
+    rig_run(); // as before
+    assert_non_null(rig.run.memory);
+    rig.run.n = 1; // something runs
+    rest = all - hth_host_used(&rig.s.site);
+    assert_int_equal(hth_host_take(&rig.s.site, HTH_HOST_STAGES, rest + 1, "a stage"),
+                     HTH_ENODEVMEM);
+    rig.run.n = 0;
+    rig_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone_in_slices),
+        cmocka_unit_test(test_memory_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
