@@ -83,6 +83,10 @@ void hth_serve_compile(hth_serve *serve, hth_model *model)
     hth_batch_demand demand = model->demand;
     hth_program *p = NULL;
     model->demand = (hth_batch_demand){.key = NULL};
+    if (hth_infer_ready(serve->ms, &model->source, demand.key) != NULL) {
+        hth_free(demand.key); // a request of that size came first: it is not this one's to free
+        return;
+    }
     hth_model_hold(model);
     hth_err err = hth_infer_program(serve->ms, &model->source, demand.key, false, NULL, &p);
     bool serves = err == HTH_OK && hth_batch_run_fits(p) && demand_fits(serve->ms->site, p);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who computes next: a request that comes in the middle of a measurement or of a compilation is
 // answered there, and what was interrupted goes on; measuring leaves a server that is asked alone.
-#include "engine/serve/serve.h"
+#include "engine/serve/serve_impl.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "tests/rig/site_rig.h"
 
@@ -277,6 +278,37 @@ static void test_not_there(void **state)
     rig_close(&r);
 }
 
+// A larger program is demanded, and before it is made in the background a request of that size has
+// it made, and it is pinned: it stays, though the device is full by then.
+static void test_demanded_is_there(void **state)
+{
+    rig r;
+    hth_model *m;
+    hth_program *p;
+    hth_tensor in[1];
+    void *rest;
+    hth_pool_ledger l;
+    rig_open(&r);
+    hth_site *site = &r.s.site;
+    assert_ok(hth_model_find(&r.s.models, "digits", &m));
+    assert_ok(hth_model_synthetic(m, 8, false, in));
+    assert_ok(hth_infer_program(&r.s.models, &m->source, in, false, NULL, &p));
+    assert_ok(hth_program_activate(site, p));
+    hth_program_pin(site, p, true);
+    m->demand = (hth_batch_demand){.key = hth_memdup(in, sizeof in), .samples = 8};
+    hth_site_drop_arena(site);
+    hth_pool_ledger_get(site->pool, &l);
+    assert_ok(hth_pool_alloc(site->pool, l.largest_free_bytes, HTH_POOL_WORKSPACE, &rest));
+    hth_serve_compile(&r.serve, m);
+    assert_ptr_equal(hth_source_match(&m->source, in), p);
+    assert_true(p->pinned && p->active);
+    assert_null(m->demand.key);
+    assert_int_equal(m->too_many, 0);
+    hth_pool_free(site->pool, rest);
+    hth_free(in[0].data);
+    rig_close(&r);
+}
+
 static void unload_query(void *ctx, hth_request *request)
 {
     rig *r = ctx;
@@ -352,9 +384,12 @@ static void test_no_stack(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),      cmocka_unit_test(test_rests),
-        cmocka_unit_test(test_compile),   cmocka_unit_test(test_together),
-        cmocka_unit_test(test_not_there), cmocka_unit_test(test_no_stack)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle),
+                                       cmocka_unit_test(test_rests),
+                                       cmocka_unit_test(test_compile),
+                                       cmocka_unit_test(test_together),
+                                       cmocka_unit_test(test_not_there),
+                                       cmocka_unit_test(test_no_stack),
+                                       cmocka_unit_test(test_demanded_is_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
