@@ -29,7 +29,8 @@ static uint64_t share_beside(const hth_site *site, const hth_job_memory *mine)
 {
     uint64_t rest = site->device->props.budget_bytes;
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
-        rest -= s != mine && s->point.device_bytes < rest ? s->point.device_bytes : 0;
+        uint64_t bytes = hth_job_memory_bytes(s);
+        rest -= s != mine && bytes < rest ? bytes : 0;
     }
     return rest;
 }
@@ -106,6 +107,7 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
         const hth_job_memory *s = site->shares;
         for (int i = 0; i < n; i++, s = s->next) {
             fixed[i] = (hth_curve){.n = 1, .point = {s->point}};
+            fixed[i].point[0].device_bytes = hth_job_memory_bytes(s);
             jobs[i] = (hth_admit_job){&fixed[i], 1, 1.0 / (n + 1)};
         }
         jobs[n] = (hth_admit_job){curve, 1, 1.0 / (n + 1)};

@@ -45,7 +45,7 @@ static uint64_t quota_fixed(const hth_site *site, const hth_account *account,
 {
     uint64_t bytes = 0, arena = 0;
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
-        bytes += s != mine && quota_same(s->account, account) ? s->point.device_bytes : 0;
+        bytes += s != mine && quota_same(s->account, account) ? hth_job_memory_bytes(s) : 0;
     }
     for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
         if (p->pinned && quota_same(p->account, account)) {
