@@ -47,6 +47,26 @@ static void test_limit(void **state)
     site_rig_close(&rig);
 }
 
+// What a measurement was made in goes back to the device's memory, and who waits for that looks
+// again; the host's, where the device has none left, is nobody's.
+static void test_workspace(void **state)
+{
+    site_rig rig;
+    hth_pool_ledger l;
+    site_rig_open(&rig, &no_timings);
+    hth_pool_ledger_get(rig.site.pool, &l);
+    uint64_t freed = rig.site.freed;
+    void *all = hth_site_workspace_take(&rig.site, l.largest_free_bytes);
+    assert_true(hth_pool_holds(rig.site.pool, all));
+    void *more = hth_site_workspace_take(&rig.site, MIB);
+    assert_true(more != NULL && !hth_pool_holds(rig.site.pool, more));
+    hth_site_workspace_give(&rig.site, more);
+    assert_int_equal(rig.site.freed, freed);
+    hth_site_workspace_give(&rig.site, all);
+    assert_true(rig.site.freed > freed);
+    site_rig_close(&rig);
+}
+
 static hth_err infer(site_rig *rig, const char *model, float *x, int64_t n, call *c)
 {
     hth_model *m;
@@ -137,8 +157,8 @@ static void test_answer(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit),
-                                       cmocka_unit_test(test_contents),
-                                       cmocka_unit_test(test_answer)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limit), cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_contents), cmocka_unit_test(test_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

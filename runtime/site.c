@@ -2,6 +2,7 @@
 // The memory that programs of a device share: their arena, and room that others make.
 #include "runtime/site.h"
 
+#include "base/alloc.h"
 #include "runtime/paced.h"
 #include "runtime/program.h"
 
@@ -71,6 +72,27 @@ hth_err hth_site_alloc_spare(hth_site *site, size_t bytes, hth_pool_use use, voi
 {
     HTH_TRY(hth_pool_alloc(site->pool, bytes, use, out));
     return site_clear(site, bytes, out);
+}
+
+void *hth_site_workspace_take(void *site, size_t bytes)
+{
+    void *p;
+    const hth_site *s = site;
+    if (hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK) {
+        return p;
+    }
+    return s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN) : NULL;
+}
+
+void hth_site_workspace_give(void *site, void *memory)
+{
+    hth_site *s = site;
+    if (hth_pool_holds(s->pool, memory)) {
+        hth_pool_free(s->pool, memory);
+        s->freed++; // who waits for memory may look again
+    } else {
+        hth_free(memory);
+    }
 }
 
 hth_err hth_site_ensure_arena(hth_site *site, const hth_program *program)

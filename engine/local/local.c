@@ -69,28 +69,6 @@ static hth_err timing_put(void *ctx, const char *key, const char *value)
     return hth_store_text_put(ctx, key, value);
 }
 
-// Measuring takes what the pool has free, so that it needs no memory in addition to the device's;
-// where that is too little, the host's.
-static void *timing_take(void *owner, size_t bytes)
-{
-    void *p;
-    const hth_site *s = owner;
-    if (hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK) {
-        return p;
-    }
-    return s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN) : NULL;
-}
-
-static void timing_give(void *owner, void *p)
-{
-    const hth_site *s = owner;
-    if (hth_pool_holds(s->pool, p)) {
-        hth_pool_free(s->pool, p);
-    } else {
-        hth_free(p);
-    }
-}
-
 // What is measured for somebody is measured to its end.
 static bool timing_between(void *owner)
 {
@@ -112,8 +90,9 @@ static hth_err site_open(local_engine *engine)
     hth_precision precision;
     HTH_TRY(hth_precision_find(hth_setting_text(HTH_SET_PRECISION, word), &precision));
     HTH_TRY(hth_kernel_computes(s->device, precision));
-    engine->timings = (hth_timing_cache){timing_get,  timing_put, engine->store, timing_take,
-                                         timing_give, s,          timing_between};
+    engine->timings = (hth_timing_cache){
+        timing_get, timing_put,    engine->store, hth_site_workspace_take, hth_site_workspace_give,
+        s,          timing_between};
     s->timings = &engine->timings;
     engine->kept = (hth_device_kept){timing_get, timing_put, engine->store};
     s->device->kept = &engine->kept;
