@@ -103,13 +103,27 @@ uint64_t hth_program_extra(const hth_program *program)
     return most;
 }
 
+// Weights of p that are not on the device.
+static uint64_t room_missing(const hth_site *site, const hth_program *p)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < p->n_weights; i++) {
+        const hth_weight *w = &p->weights[i];
+        bool there = w->in_place || w->streamed ||
+                     hth_residency_find(site->residency, &w->content->id, w->form) != NULL;
+        bytes += there ? 0 : w->bytes;
+    }
+    return bytes;
+}
+
 bool hth_program_room(const hth_site *site, const hth_program *program)
 {
     hth_pool_ledger l;
     hth_pool_ledger_get(site->pool, &l);
     uint64_t arena = program->plan->arena_bytes,
              more = arena > site->arena_bytes ? arena - site->arena_bytes : 0;
-    return more + hth_program_extra(program) <= l.free_bytes;
+    uint64_t extra = hth_program_extra(program), missing = room_missing(site, program);
+    return more + (missing > extra ? missing : extra) <= l.free_bytes;
 }
 
 // Those that are made again serve until then, where both sets have room for so long.

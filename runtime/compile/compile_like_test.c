@@ -429,6 +429,36 @@ static void test_tolerance(void **state)
     rig_close(&r);
 }
 
+// A program whose weights have left the device needs room for them, too.
+static void test_room(void **state)
+{
+    rig r;
+    hth_pool_ledger l;
+    void *rest[8];
+    int n = 0;
+    uint64_t weights, arena;
+    rig_open(&r, "tests/data/digits/digits.onnx");
+    hth_site *site = &r.s.site;
+    hth_program *p = rig_program(&r, SMALL, false);
+    hth_program_ledger(p, &weights, &arena);
+    assert_true(weights > 0);
+    hth_program_deactivate(site, p);
+    hth_pool_ledger_get(site->pool, &l);
+    assert_ok(hth_pool_alloc(site->pool, l.largest_free_bytes, HTH_POOL_WORKSPACE, &rest[n++]));
+    assert_true(hth_program_room(site, p)); // they are there still
+    hth_program_evict(site, p);
+    for (hth_pool_ledger_get(site->pool, &l); l.free_bytes >= weights && n < 8;
+         hth_pool_ledger_get(site->pool, &l)) {
+        assert_ok(hth_pool_alloc(site->pool, l.largest_free_bytes, HTH_POOL_WORKSPACE, &rest[n++]));
+    }
+    assert_false(hth_program_room(site, p));
+    while (n > 0) {
+        hth_pool_free(site->pool, rest[--n]);
+    }
+    assert_true(hth_program_room(site, p));
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -436,7 +466,7 @@ int main(void)
         cmocka_unit_test(test_leads_tight),  cmocka_unit_test(test_follows),
         cmocka_unit_test(test_pinned),       cmocka_unit_test(test_pinned_slice),
         cmocka_unit_test(test_pinned_tight), cmocka_unit_test(test_pinned_budget),
-        cmocka_unit_test(test_tolerance),
+        cmocka_unit_test(test_tolerance),    cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
