@@ -61,8 +61,8 @@ hth_err hth_train_group_prepare(hth_train_job *job)
     HTH_TRY(hth_train_shards_check(job, members));
     HTH_TRY(group_sync(job));
     hth_train_shards_first(job, members, n);
-    if (job->group != NULL && job->group->round.n > 0) { // it is at work, and planned again
-        n[member] = job->group->round.n;
+    if (job->group != NULL && job->group->whole > 0) { // it is at work, and planned again
+        n[member] = job->group->whole;
     }
     hth_train_data_shape(&job->data, n[member]);
     HTH_TRY(hth_trainer_prepare(job->trainer, job->data.input, &job->data.target));

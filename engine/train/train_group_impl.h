@@ -20,6 +20,7 @@ struct hth_train_group {
     bool passed;  // .. which there was
     bool broke;   // .. and ended in its middle with the round
     hth_group_round round;
+    int64_t whole;       // samples of the last whole batch that it had some of; 0: none so far
     int64_t good, epoch; // most samples that were planned; whose order the data have, -1: none
     hth_pass_times passes, updates;
     uint64_t since_ns; // when anything came last

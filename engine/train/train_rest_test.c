@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that are brought to a whole step: a group's lead while one is certain, two members on this
-// thread, so that the test says who is how far; and a job that gets another budget, when memory is
-// short.
+// thread, so that the test says who is how far; and jobs that get another budget, between two
+// epochs or when memory is short.
 #include "engine/train/train_group_impl.h"
 #include "tests/rig/trainer_rig.h"
 
@@ -32,16 +32,13 @@ static void write_data(const training *t, char *path, const char *dir, bool lost
     writer_close(&w, path);
 }
 
-static void pair_open(pair *p)
+static void pair_open(pair *p, const char *more, bool lost)
 {
     char data[200];
     double want[STEPS];
     rig_make(&p->r, &mlp, BATCH, HTH_POLICY_HEARTH);
-    write_data(&mlp, data, p->r.dir, true);
-    json_t *args = arguments_of(&mlp, data,
-                                "{\"model\": \"net\", \"members\": 2, \"on\": \"all\", "
-                                "\"checkpoint-every\": 1}",
-                                want);
+    write_data(&mlp, data, p->r.dir, lost);
+    json_t *args = arguments_of(&mlp, data, more, want);
     p->args = json_dumps(args, JSON_COMPACT);
     json_decref(args);
     assert_ok(hth_group_make(2, &p->fd));
@@ -104,7 +101,8 @@ static void a_lost_step_is_not_saved(void **state)
                               "stops, the checkpoint of step 1 is kept";
     pair p;
     bool done;
-    pair_open(&p);
+    pair_open(&p, "{\"model\": \"net\", \"members\": 2, \"on\": \"all\", \"checkpoint-every\": 1}",
+              true);
     until_passed(&p, 2);
     slice(&p, 0); // its part of the sums is there
     assert_true(passed(&p, 0, 2));
@@ -117,6 +115,41 @@ static void a_lost_step_is_not_saved(void **state)
     assert_int_equal(hth_train_job_slice(p.job[0], &done), HTH_EINVAL);
     assert_string_equal(hth_err_detail(), why);
     assert_int_equal(hth_train_job_saved(p.job[0]), 1);
+    pair_close(&p);
+}
+
+static void until_made(pair *p, int64_t step)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (p->job[0]->step < step || p->job[1]->step < step) {
+        assert_true(hth_real_ns() < until);
+        for (int i = 0; i < 2; i++) {
+            if (p->job[i]->step < step) {
+                slice(p, i);
+            }
+        }
+    }
+}
+
+// A budget that comes after an epoch's last batch, which was shorter, is for the whole ones.
+static void a_budget_is_for_whole_batches(void **state)
+{
+    pair p;
+    pair_open(&p,
+              "{\"model\": \"net\", \"members\": 2, \"on\": \"all\", \"epochs\": 3, "
+              "\"batch\": 20, \"shards\": [[0, 13, 7]]}",
+              false);
+    until_made(&p, 2);
+    assert_true(p.job[0]->group->round.n < 13 && p.job[1]->group->round.n < 7);
+    double peak = json_number_value(json_object_get(p.job[0]->memory, "unconstrained_bytes"));
+    assert_true(peak > 0);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hth_train_job_budget(p.job[i], "100%"));
+        assert_int_equal(p.job[i]->planned, i == 0 ? 13 : 7);
+    }
+    double now = json_number_value(json_object_get(p.job[0]->memory, "unconstrained_bytes"));
+    assert_true(now == peak);
+    until_made(&p, 4);
     pair_close(&p);
 }
 
@@ -222,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lost_step_is_not_saved),
+        cmocka_unit_test(a_budget_is_for_whole_batches),
         cmocka_unit_test(the_memory_is_gone),
         cmocka_unit_test(a_refused_budget_is_not_kept),
     };

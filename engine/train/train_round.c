@@ -42,8 +42,12 @@ static hth_err round_ready(hth_train_job *job)
         hth_train_group_turn_over(group);
         return HTH_OK;
     }
-    group->good = err == HTH_OK && round->n > group->good ? round->n : group->good;
-    return err;
+    HTH_TRY(err);
+    group->good = round->n > group->good ? round->n : group->good;
+    if (d->n_samples - group_at(job, round->step) >= group_batch(job)) {
+        group->whole = round->n; // an epoch's last batch can be shorter
+    }
+    return HTH_OK;
 }
 
 static void round_written(void *ctx, int k, const float *content)
