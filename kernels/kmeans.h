@@ -169,7 +169,7 @@ typedef struct hth_kmeans_at {
     hth_kmeans_phase phase;
     size_t iterations;   // that are done, those before a resumption included
     size_t pass, passes; // points of the present pass that are done, and that it has
-    size_t seeded;       // centroids that k-means++ has chosen
+    size_t seeded;       // centroids that k-means++ has chosen, before a resumption too
     double inertia;      // of the centroids before the last iteration; in the end of the last ones
     bool converged;
     const double *centroids; // (k, d) the present ones, or `seeded` of them; NULL: it has none yet

@@ -96,7 +96,9 @@ void kmeans_seed_close(kmeans_seeds *seeds)
 
 size_t kmeans_seeded(const hth_kmeans_run *run)
 {
-    return run->seeds != NULL ? run->seeds->c : 0;
+    size_t chosen = run->seeds != NULL ? run->seeds->c : 0;
+    bool replays = run->phase <= HTH_KMEANS_SEEDS && chosen < run->replayed;
+    return replays ? run->replayed : chosen;
 }
 
 void kmeans_seed_piece(hth_kmeans_run *run, const hth_kmeans_piece *piece)

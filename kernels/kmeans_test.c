@@ -565,6 +565,41 @@ static void seeds_go_on(void **state)
     points_free(&p);
 }
 
+// A run that goes on has all that was chosen before, also until it has followed it.
+static void seeds_are_there_at_once(void **state)
+{
+    points p;
+    hth_device device = cpu(2);
+    hth_kmeans_shard *shard;
+    hth_kmeans_run *run;
+    double chosen[12 * 3];
+    points_make(&p, 500, 3, 12, 0, 5);
+    hth_kmeans what = {.k = p.k, .iterations = 1, .seed = 2};
+    hth_kmeans_saved saved = {.centroids = chosen, .seeded = 5};
+    assert_ok(hth_kmeans_open(&device, p.x, p.n, p.d, p.k, p.labels, &shard));
+    assert_ok(hth_kmeans_begin(&what, &shard, 1, NULL, &run));
+    while (hth_kmeans_where(run).seeded < saved.seeded) {
+        assert_ok(hth_kmeans_go(run, p.n));
+    }
+    memcpy(chosen, hth_kmeans_where(run).centroids, sizeof chosen);
+    hth_kmeans_finish(run);
+    assert_ok(hth_kmeans_begin(&what, &shard, 1, &saved, &run));
+    for (size_t pass = 0; pass < 1 + p.k; pass++) { // the first one looks
+        hth_kmeans_at at = hth_kmeans_where(run);
+        size_t seeded = pass <= 1 + saved.seeded ? saved.seeded : pass - 1;
+        assert_int_equal(at.phase, pass == 0 ? HTH_KMEANS_LOOKS : HTH_KMEANS_SEEDS);
+        assert_int_equal(at.seeded, seeded);
+        assert_non_null(at.centroids);
+        assert_memory_equal(at.centroids, chosen, saved.seeded * p.d * sizeof *chosen);
+        assert_ok(hth_kmeans_go(run, p.n));
+    }
+    assert_int_equal(hth_kmeans_where(run).phase, HTH_KMEANS_ITERATES);
+    assert_int_equal(hth_kmeans_where(run).seeded, 0);
+    hth_kmeans_finish(run);
+    hth_kmeans_close(shard);
+    points_free(&p);
+}
+
 // A job's least budget: it has labels, and all else in proportion to the points is a hundredth.
 static void memory_is_a_label_for_each_point(void **state)
 {
@@ -589,6 +624,7 @@ int main(void)
         cmocka_unit_test(starts_are_points),
         cmocka_unit_test(seeds_differ_and_repeat),
         cmocka_unit_test(seeds_go_on),
+        cmocka_unit_test(seeds_are_there_at_once),
         cmocka_unit_test(empty_clusters_get_the_farthest),
         cmocka_unit_test(a_last_point_stays),
         cmocka_unit_test(equal_points_are_one_cluster),

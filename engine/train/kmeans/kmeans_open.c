@@ -234,8 +234,10 @@ static hth_err open_run(kmeans_job *job)
     }
     hth_err err = open_begin(job, &saved);
     hth_free(centroids);
-    job->kept = job->at.iterations = saved.iterations;
-    if (err == HTH_OK && job->group == NULL && json_array_size(job->shards) > 0) {
+    HTH_TRY(err);
+    job->at = hth_kmeans_where(job->run); // a checkpoint that is made before any pass has it all
+    job->kept = saved.iterations;
+    if (job->group == NULL && json_array_size(job->shards) > 0) {
         const int64_t all = (int64_t)job->source.n; // on several devices so far
         err = hth_sequence_add(job->shards, 1, (int64_t)saved.iterations, &all);
     }
