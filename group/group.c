@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The region of a group: who is there. What a member reads of it that decides an address it has
-// computed itself from its own `spec`; a shard is checked where it is read.
+// The region of a group: who is there. What decides an address a member has computed itself from
+// its own `spec`, or read once and checked: how many members there are, a round's step and shards.
 //
 //   header | losses of all steps | notes | what is handed in
 //          | an area per member, and the sums | small vectors of each member
@@ -79,7 +79,7 @@ void group_lock(hth_group *group)
     group_region *r = group->region;
     bool died = false;
     group_region_lock(r);
-    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+    for (int i = 0; i < group->members; i++) {
         if (r->seat[i].joined && &r->seat[i] != group->seat && seat_dead(&r->seat[i])) {
             seat_free(r, i);
             died = true;
@@ -230,9 +230,10 @@ size_t group_pages(size_t bytes)
 }
 
 // Maps all of the region that the member's model needs.
-static hth_err member_map(hth_group *group, int fd, uint32_t members, size_t floats)
+static hth_err member_map(hth_group *group, int fd, size_t floats)
 {
     const hth_group_spec *s = &group->spec;
+    size_t members = (size_t)group->members;
     size_t losses = group_pages(sizeof(group_region));
     size_t notes = losses + group_pages((size_t)s->steps * sizeof(group_loss));
     size_t ready = notes + group_pages(group_most_notes(s->steps) * sizeof(hth_group_note));
@@ -343,7 +344,7 @@ static hth_err member_agrees(hth_group *group)
 // is still writing: it has a place of its own for that.
 static void server_sits(group_region *region)
 {
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         region->seat[i].holds = 0;
     }
     region->given = 0;
@@ -372,7 +373,7 @@ static hth_err member_sit(hth_group *group)
     seat->most = INT64_MAX; // what it lacked memory for may fit by now
     seat->joined = 1;
     seat->away = seat->gone = 0;
-    for (int i = 0; i < (int)r->members; i++) { // it may be enough that this one has come
+    for (int i = 0; i < group->members; i++) { // it may be enough that this one has come
         r->seat[i].awaited = 0;
     }
     group->seat = seat;
@@ -386,15 +387,16 @@ static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
     if (head == NULL) {
         return hth_fail_errno(errno, "cannot map a group's shared memory");
     }
-    uint32_t members = head->members;
-    bool good = group_has(head, spec->member) && spec->steps >= 0 && spec->steps < INT32_MAX;
+    group->members = group_members(head);
+    bool good = group_has(head, spec->member) && spec->member < group->members &&
+                spec->steps >= 0 && spec->steps < INT32_MAX;
     munmap(head, sizeof *head);
     if (!good) {
-        return hth_fail(HTH_EINVAL, "there is no member %d in this group of %u", spec->member,
-                        (unsigned)members);
+        return hth_fail(HTH_EINVAL, "there is no member %d in this group of %d", spec->member,
+                        group->members);
     }
     HTH_TRY(group_arrays(group, spec));
-    HTH_TRY(member_map(group, fd, members, group->at[spec->n_slots]));
+    HTH_TRY(member_map(group, fd, group->at[spec->n_slots]));
     group_lock(group);
     hth_err err = member_sit(group);
     group_unlock(group, err == HTH_OK);

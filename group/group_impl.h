@@ -100,6 +100,7 @@ struct hth_group {
     group_region *region;
     size_t mapped_bytes;
     hth_group_spec spec;
+    int members;      // of the region, when it joined
     group_seat *seat; // its own
     size_t n_buckets;
     _Atomic uint32_t *ready; // [member][bucket]: in which round it was handed in
@@ -118,6 +119,7 @@ struct hth_group {
     bool passed;    // all of this member's part of the round is handed in
     bool alone;     // nobody else takes part in it
     uint64_t round; // that it takes part in, or did
+    int64_t step;   // .. which is this one
     uint32_t seen;  // event, at the last look
     hth_group_note *notes;
     uint32_t budgets; // of the region, at the last look
@@ -132,6 +134,13 @@ struct hth_group {
 static inline size_t group_most_notes(int64_t steps)
 {
     return (size_t)steps;
+}
+
+// group_members is how many seats to look at, whatever was written there since the region was made.
+static inline int group_members(const group_region *region)
+{
+    uint32_t members = *(const volatile uint32_t *)&region->members;
+    return members < HTH_GROUP_MEMBERS ? (int)members : HTH_GROUP_MEMBERS;
 }
 
 static inline bool group_at_work(const group_region *region)

@@ -18,7 +18,7 @@ static bool present(const group_region *region, int member)
 // The first who has the group's state; -1: nobody there has it.
 static int holder(const group_region *region)
 {
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         if (present(region, i) && region->seat[i].holds) {
             return i;
         }
@@ -28,7 +28,7 @@ static int holder(const group_region *region)
 
 static bool somebody_lacks(const group_region *region)
 {
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         if (present(region, i) && !region->seat[i].holds) {
             return true;
         }
@@ -40,7 +40,7 @@ static bool somebody_lacks(const group_region *region)
 bool group_lacks(const group_region *region)
 {
     bool lacks = !present(region, HTH_GROUP_LEAD);
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         const group_seat *seat = &region->seat[i];
         bool waited = region->committed == 0 || seat->away || seat->awaited;
         lacks = lacks || (waited && !present(region, i));
@@ -52,7 +52,7 @@ bool group_lacks(const group_region *region)
 static bool all_there(const group_region *region)
 {
     bool all = !group_lacks(region);
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         const group_seat *seat = &region->seat[i];
         bool arrived = seat->holds && seat->arrived == region->round + 1;
         all = all && (arrived || !present(region, i));
@@ -68,7 +68,7 @@ static bool all_come(const group_region *region, const int64_t *shards)
 {
     bool all = !group_lacks(region);
     bool updating = region->round > 0 && region->round == region->committed;
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         const group_seat *seat = &region->seat[i];
         bool arrived = seat->arrived == region->round + 1;
         bool updates = updating && seat->summed == region->round && shards[i] > 0;
@@ -90,7 +90,7 @@ static void settle(group_region *region, group_seat *seat)
         group_write(&region->round, next);
         seat->holds = 1;
     }
-    for (int i = 0; i < (int)region->members && region->committed == 0; i++) {
+    for (int i = 0; i < group_members(region) && region->committed == 0; i++) {
         bool begins = present(region, i) && lead->joined && lead->holds;
         region->seat[i].holds |= begins && region->seat[i].at == group_step(region);
     }
@@ -109,6 +109,9 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
     settle(r, seat);
     seat->arrived = r->round + 1;
     round->step = group_step(r);
+    if (round->step < 0 || round->step > group->spec.steps) {
+        return HTH_GROUP_OVER;
+    }
     if (!seat->holds) {
         group->takes = r->given;
         state_of(group, r->giver);
@@ -123,13 +126,16 @@ static hth_group_turn gather(hth_group *group, hth_group_round *round)
     return seat == &r->seat[HTH_GROUP_LEAD] && all_there(r) ? HTH_GROUP_LEADS : HTH_GROUP_WAITS;
 }
 
-// join_in takes part in the round at work; false: its shards make no sense.
+// join_in takes part in the round at work; false: its step or its shards make no sense.
 static bool join_in(hth_group *group, hth_group_round *round)
 {
     group_region *r = group->region;
     int64_t left = group->spec.batch;
     *round = (hth_group_round){.step = group_step(r)};
-    for (int i = 0; i < (int)r->members; i++) {
+    if (round->step < 0 || round->step >= group->spec.steps) {
+        return false;
+    }
+    for (int i = 0; i < group->members; i++) {
         int64_t n = r->shards[i];
         if (n < 0 || n > left) {
             return false;
@@ -140,9 +146,10 @@ static bool join_in(hth_group *group, hth_group_round *round)
     }
     round->n = round->shards[group->spec.member];
     group->round = r->round;
+    group->step = round->step;
     group_sum_begin(group);
     group->alone = r->taking == (uint32_t)1 << group->spec.member;
-    return round->step >= 0 && round->step < group->spec.steps;
+    return true;
 }
 
 hth_group_turn region_begin(hth_group *group, hth_group_round *round)
@@ -199,7 +206,7 @@ bool region_parks(hth_group *group)
     group_lock(group);
     bool parks = r->committed > 0 && !r->closed && !r->server && !group_at_work(r) &&
                  group->seat->holds && r->given != r->round + 1;
-    for (int i = 0; i < (int)r->members; i++) {
+    for (int i = 0; i < group->members; i++) {
         bool other = i != group->spec.member && present(r, i) && r->seat[i].holds;
         parks = parks && !other;
     }
@@ -211,8 +218,7 @@ bool region_parks(hth_group *group)
 int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
 {
     group_lock(group);
-    int members = (int)group->region->members;
-    for (int i = 0; i < members; i++) {
+    for (int i = 0; i < group->members; i++) {
         const group_seat *s = &group->region->seat[i];
         seat[i] = (hth_group_seat){.joined = s->joined != 0,
                                    .sample_us = s->sample_us,
@@ -220,7 +226,7 @@ int region_seats(hth_group *group, hth_group_seat seat[HTH_GROUP_MEMBERS])
                                    .most = s->most};
     }
     group_unlock(group, false);
-    return members;
+    return group->members;
 }
 
 bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
@@ -228,14 +234,14 @@ bool region_start(hth_group *group, const int64_t shards[HTH_GROUP_MEMBERS])
     group_region *r = group->region;
     group_lock(group);
     bool starts = !r->closed && !group_at_work(r) && !somebody_lacks(r) && all_come(r, shards);
-    for (int i = 0; starts && i < (int)r->members; i++) {
+    for (int i = 0; starts && i < group->members; i++) {
         starts = present(r, i) || shards[i] == 0;
     }
     if (starts) {
         *group_before(r, r->round + 1) = group_step(r);
         r->taking = 0;
         r->began_ns = hth_now_ns();
-        for (int i = 0; i < (int)r->members; i++) {
+        for (int i = 0; i < group->members; i++) {
             r->taking |= (uint32_t)present(r, i) << i;
             r->shards[i] = shards[i];
         }
@@ -267,7 +273,7 @@ void region_most(hth_group *group, int64_t most)
     group_region *r = group->region;
     group_lock(group);
     bool more = most > group->seat->most;
-    for (int i = 0; i < (int)r->members && more; i++) {
+    for (int i = 0; i < group->members && more; i++) {
         r->seat[i].awaited = false; // it may fit without them
     }
     group->seat->most = most;
@@ -282,7 +288,7 @@ bool region_awaits(hth_group *group)
     group_region *r = group->region;
     bool any = false;
     group_lock(group);
-    for (int i = 0; i < (int)r->members; i++) {
+    for (int i = 0; i < group->members; i++) {
         bool comes = !present(r, i) && !r->seat[i].gone;
         r->seat[i].awaited = comes;
         any = any || comes;
@@ -305,7 +311,7 @@ void region_passed(hth_group *group, double loss, double sample_us, double fixed
 static double round_loss(const group_region *region)
 {
     double sum = 0, weight = 0;
-    for (int i = 0; i < (int)region->members; i++) {
+    for (int i = 0; i < group_members(region); i++) {
         if (region->shards[i] > 0) {
             sum += region->seat[i].divisor * region->seat[i].loss;
             weight += region->seat[i].weight;
@@ -319,14 +325,14 @@ static double round_loss(const group_region *region)
 static bool commit(hth_group *group)
 {
     group_region *r = group->region;
-    for (int i = 0; i < (int)r->members; i++) {
+    for (int i = 0; i < group->members; i++) {
         if ((r->taking >> i & 1) != 0 && r->seat[i].summed != r->round) {
             return false;
         }
     }
-    group->losses[group_step(r)] =
+    group->losses[group->step] =
         (group_loss){round_loss(r), (double)(hth_now_ns() - r->began_ns) / 1e6};
-    for (int i = 0; i < (int)r->members && r->server; i++) {
+    for (int i = 0; i < group->members && r->server; i++) {
         r->seat[i].holds &= i == HTH_GROUP_LEAD;
     }
     group_write(&r->committed, r->round);

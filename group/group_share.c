@@ -38,7 +38,7 @@ void region_share(hth_group *group, int share, const double *values)
 static bool share_complete(const hth_group *group, int share)
 {
     const group_region *r = group->region;
-    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+    for (int i = 0; i < group->members; i++) {
         if (group_counts(r, i) &&
             atomic_load_explicit(share_given(group, i, share), memory_order_acquire) !=
                 (uint32_t)group->round) {
@@ -53,7 +53,7 @@ static void share_sum(const hth_group *group, int share, double *sum)
     const group_region *r = group->region;
     size_t n = share_doubles(group, share);
     memset(sum, 0, n * sizeof *sum);
-    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+    for (int i = 0; i < group->members; i++) {
         const double *from = share_of(group, i, share);
         for (size_t k = 0; group_counts(r, i) && k < n; k++) {
             sum[k] += from[k];

@@ -89,7 +89,7 @@ static void terms_who(const hth_group *group, terms *sum)
 {
     const group_region *r = group->region;
     *sum = (terms){.n = 0};
-    for (int i = 0; i < (int)r->members && i < HTH_GROUP_MEMBERS; i++) {
+    for (int i = 0; i < group->members; i++) {
         if ((r->taking >> i & 1) == 0) {
             continue;
         }
@@ -143,7 +143,7 @@ static void sum_bucket(hth_group *group, const terms *sum, size_t bucket)
     from = from < floats ? from : floats;
     end = end < floats ? end : floats;
     sum_segment(sum, group->count[bucket] ? sum->by_count : sum->by_weight, at + from, at + end,
-                area(group, group->region->members));
+                area(group, (size_t)group->members));
     group->summed[bucket] = true;
     group->n_left--;
 }
@@ -180,5 +180,5 @@ void region_advance(hth_group *group)
 
 const float *region_summed(const hth_group *group, int slot)
 {
-    return area(group, group->region->members) + group->at[slot];
+    return area(group, (size_t)group->members) + group->at[slot];
 }

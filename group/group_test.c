@@ -852,6 +852,39 @@ static void test_ahead_leaves(void **state)
     }
 }
 
+// What a member has checked once decides where it reads and writes, whatever others make of it.
+static void test_spoiled(void **state)
+{
+    hth_group *member[2];
+    hth_group_round round;
+    int fd;
+    double ms, loss;
+    const int64_t n[HTH_GROUP_MEMBERS] = {12, 12};
+    hth_group_seat *seat = hth_calloc(1000, sizeof *seat);
+    assert_non_null(seat);
+    start_two(member, &fd, n);
+    group_region *region = member[0]->region;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+        hand_in(member[i], (float)(1 + 2 * i));
+    }
+    region->members = 1000;
+    *group_before(region, region->round) = INT64_MAX / 64;
+    assert_int_equal(hth_group_seats(member[0], seat), 2);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMING);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+    check_sums(member[0], 2);
+    loss = hth_group_loss(member[0], 0, &ms);
+    assert_true(loss == 2);
+    for (int i = 0; i < 2; i++) { // and nobody goes on at a step that there is not
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_OVER);
+        hth_group_leave(member[i]);
+    }
+    close(fd);
+    hth_free(seat);
+}
+
 static hth_err join_once(int fd)
 {
     hth_group *a;
@@ -878,7 +911,7 @@ int main(void)
         cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
         cmocka_unit_test(test_notes),        cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_ahead_leaves), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_killed),       cmocka_unit_test(test_spoiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
