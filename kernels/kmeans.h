@@ -93,7 +93,8 @@ typedef struct hth_kmeans_ops {
     void (*begin)(hth_kmeans_shard *shard, const hth_kmeans_centroids *to, bool add);
     void (*assign)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece);
     void (*end)(hth_kmeans_shard *shard, hth_kmeans_sums *sums);
-    // Squared distances (piece->n) to the centroids of the points' labels.
+    // Squared distances (piece->n) to the centroids of the points' labels; 0 where a label is none,
+    // which others can write in the memory of a group.
     void (*distances)(hth_kmeans_shard *shard, const hth_kmeans_piece *piece,
                       const double *centroids, double *squared);
     // Candidates of k-means++: with `folds` nearest[i] becomes min(nearest[i], |x[i] - rows[0]|^2);

@@ -289,6 +289,28 @@ static void what_makes_no_sense_is_refused(void **state)
     rig_free(r);
 }
 
+// A label that somebody else has spoiled is no point that is far.
+static void a_spoiled_label_is_of_no_centroid(void **state)
+{
+    rig *r = rig_make(MOST_K, 3, HTH_KMEANS_GIVEN);
+    size_t cut[2] = {1, 2};
+    for (int i = 0; i < MEMBERS; i++) {
+        member_open(r, i);
+    }
+    pass(r, cut, true);
+    pass(r, cut, true);
+    assert_int_equal(hth_kmeans_where(r->run[0]).phase, HTH_KMEANS_REFILLS);
+    for (size_t i = 0; i < N; i++) {
+        r->labels[i] = i % 2 == 0 ? UINT32_MAX - 1 : MOST_K;
+    }
+    compute(r, 2, 0, N, N, true);
+    assert_int_equal(*(uint64_t *)r->part[2], 0); // how many are far
+    r->labels[70] = 1;
+    compute(r, 2, 0, N, N, true);
+    assert_int_equal(*(uint64_t *)r->part[2], 1);
+    rig_free(r);
+}
+
 // A member alone, to the end of its first iteration.
 static hth_err run_once(rig *r)
 {
@@ -330,6 +352,7 @@ int main(void)
         cmocka_unit_test(an_attempt_is_no_end),
         cmocka_unit_test(the_same_cuts_have_the_same_bits),
         cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(a_spoiled_label_is_of_no_centroid),
         cmocka_unit_test(memory_that_runs_out_is_told_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

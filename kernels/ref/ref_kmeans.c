@@ -126,8 +126,9 @@ static void ref_distances(hth_kmeans_shard *shard, const hth_kmeans_piece *piece
                           const double *centroids, double *squared)
 {
     for (size_t i = 0; i < piece->n; i++) {
-        const double *c = centroids + shard->labels[piece->first + i] * shard->d;
-        squared[i] = ref_squared(piece->x + i * shard->d, c, shard->d);
+        uint32_t label = shard->labels[piece->first + i];
+        const double *c = centroids + (label < shard->k ? label : 0) * shard->d;
+        squared[i] = label < shard->k ? ref_squared(piece->x + i * shard->d, c, shard->d) : 0;
     }
 }
 

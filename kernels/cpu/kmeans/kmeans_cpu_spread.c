@@ -53,8 +53,10 @@ static void cpu_distances_block(cpu_call *call, size_t slot, size_t begin, size_
     const cpu_shard *s = call->shard;
     size_t d = s->base.d;
     for (size_t i = begin; i < end; i++) {
-        const double *c = call->centroids + s->base.labels[i] * d;
-        call->squared[i - call->piece->first] = s->isa->squared(cpu_row(call, i), c, d);
+        uint32_t label = s->base.labels[i];
+        const double *c = call->centroids + (label < s->base.k ? label : 0) * d;
+        call->squared[i - call->piece->first] =
+            label < s->base.k ? s->isa->squared(cpu_row(call, i), c, d) : 0;
     }
 }
 
