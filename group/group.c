@@ -270,6 +270,14 @@ static void *copy_of(const void *from, int n, size_t size)
     return copy;
 }
 
+hth_err group_steps_check(const hth_group_spec *spec)
+{
+    return spec->steps >= 0 && spec->steps < INT32_MAX
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "a job of several devices makes at most %d steps, not %lld",
+                          INT32_MAX - 1, (long long)spec->steps);
+}
+
 hth_err group_arrays(hth_group *group, const hth_group_spec *spec)
 {
     size_t n = (size_t)spec->n_slots + 1;
@@ -388,13 +396,13 @@ static hth_err member_join(hth_group *group, int fd, const hth_group_spec *spec)
         return hth_fail_errno(errno, "cannot map a group's shared memory");
     }
     group->members = group_members(head);
-    bool good = group_has(head, spec->member) && spec->member < group->members &&
-                spec->steps >= 0 && spec->steps < INT32_MAX;
+    bool good = group_has(head, spec->member) && spec->member < group->members;
     munmap(head, sizeof *head);
     if (!good) {
         return hth_fail(HTH_EINVAL, "there is no member %d in this group of %d", spec->member,
                         group->members);
     }
+    HTH_TRY(group_steps_check(spec));
     HTH_TRY(group_arrays(group, spec));
     HTH_TRY(member_map(group, fd, group->at[spec->n_slots]));
     group_lock(group);

@@ -191,6 +191,8 @@ void group_region_lock(group_region *region);
 void group_region_unlock(group_region *region, bool changed);
 void group_wake(group_region *region);
 
+// group_steps_check refuses a job whose steps' losses have no place. HTH_EINVAL.
+hth_err group_steps_check(const hth_group_spec *spec);
 // group.c: what every member has of its own, by its spec: where slots lie, what is left to hand in.
 hth_err group_arrays(hth_group *group, const hth_group_spec *spec);
 void group_arrays_free(hth_group *group);

@@ -421,6 +421,12 @@ static void test_refused(void **state)
     assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "another model, data or options");
     spec = spec_of(2);
     assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL, "no member 2 in this group of 2");
+    spec.member = 1;
+    for (int i = 0; i < 2; i++) {
+        spec.steps = i == 0 ? INT32_MAX : INT64_MAX;
+        assert_err(hth_group_join(fd, &spec, &b), HTH_EINVAL,
+                   "a job of several devices makes at most 2147483646 steps, not");
+    }
     assert_null(b);
     assert_true(hth_group_refuse(fd, HTH_ENOTSUP, "device cpu:1 has no Frob"));
     hth_group_round round;

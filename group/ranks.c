@@ -378,6 +378,7 @@ static hth_err ranks_memory_make(ranks *group)
 static hth_err ranks_open(ranks *group, const hth_group_spec *spec)
 {
     hth_group *g = &group->group;
+    HTH_TRY(group_steps_check(spec));
     HTH_TRY(group_arrays(g, spec));
     g->losses = hth_calloc((size_t)spec->steps + 1, sizeof *g->losses);
     group->done = hth_calloc(g->n_buckets + 1, sizeof *group->done);
@@ -400,8 +401,7 @@ hth_err hth_group_join_ranks(int link, int n, const hth_group_spec *spec, hth_gr
     group->group.ops = &group_ranks_ops;
     group->link = link;
     group->n = n;
-    bool good = n >= 1 && n <= HTH_GROUP_MEMBERS && spec->member >= 0 && spec->member < n &&
-                spec->steps >= 0 && spec->steps < INT32_MAX;
+    bool good = n >= 1 && n <= HTH_GROUP_MEMBERS && spec->member >= 0 && spec->member < n;
     hth_err err = good ? ranks_open(group, spec)
                        : hth_fail(HTH_EINVAL, "there is no rank %d of %d; a group has at most %d",
                                   spec->member, n, HTH_GROUP_MEMBERS);

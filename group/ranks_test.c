@@ -665,6 +665,10 @@ static void numbers_are_checked(void **state)
     hth_group_spec spec = spec_of(2);
     assert_int_equal(hth_group_join_ranks(-1, 2, &spec, &group), HTH_EINVAL);
     assert_int_equal(hth_group_join_ranks(-1, HTH_GROUP_MEMBERS + 1, &spec, &group), HTH_EINVAL);
+    spec = spec_of(1);
+    spec.steps = INT32_MAX;
+    assert_err(hth_group_join_ranks(-1, 2, &spec, &group), HTH_EINVAL,
+               "at most 2147483646 steps, not 2147483647");
     assert_int_equal(hth_sum_link_check(0), HTH_EINVAL);
     int a, b;
     assert_ok(hth_sum_link_make(&a, &b));
