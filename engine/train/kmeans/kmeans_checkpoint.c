@@ -57,7 +57,7 @@ hth_err kmeans_save(kmeans_job *job)
     }
     checkpoint_name(job, put.name);
     const double *centroids = hth_kmeans_where(job->run).centroids;
-    put.n = centroids != NULL && (iterations > 0 || job->at.seeded > 0) ? 1 : 0;
+    put.n = centroids != NULL ? 1 : 0;
     put.tensor = (hth_put_tensor){.name = CHECKPOINT_TENSOR,
                                   .dtype = HTH_DT_F64,
                                   .shape = {.rank = 2, .dim = {k, d}},
@@ -105,7 +105,7 @@ static hth_err load_read(kmeans_job *job, const hth_manifest *m, double **centro
     if (step < 0 || seeded < 0 || (uint64_t)seeded > job->spec.what.k ||
         json_array_size(history) != (size_t)step) {
         err = hth_fail(HTH_ECORRUPT, "'%s' is not a checkpoint", m->name);
-    } else if (step > 0 || seeded > 0) {
+    } else if (step > 0 || seeded > 0 || m->n_tensors > 0) { // all are chosen, and none has moved
         err = load_centroids(job, m, centroids);
     }
     if (err == HTH_OK) {
