@@ -340,6 +340,25 @@ static void test_integer_corners(void **state)
     assert_memory_equal(z, ((int64_t[]){INT64_MIN, 0, -14, -2}), sizeof z);
 }
 
+// What numpy gives: Shrink computes in double, and the result wraps as a cast does.
+static void test_integer_shrink(void **state)
+{
+    int32_t x[5] = {-3, -1, 0, 1, 3}, y[5];
+    uint8_t u[3] = {0, 1, 255};
+    hth_node n = test_node(HTH_OP_SHRINK, 1);
+    hth_attr attr[2] = {{.name = (char *)"bias", .type = HTH_ATTR_FLOAT, .u.f = 1},
+                        {.name = (char *)"lambd", .type = HTH_ATTR_FLOAT, .u.f = 1.5f}};
+    n.attrs = attr;
+    n.n_attrs = 2;
+    hth_tensor in = test_tensor(HTH_DT_I32, x, 1, 5, 0), out = test_tensor(HTH_DT_I32, y, 1, 5, 0);
+    assert_int_equal(test_eval(&n, &in, &out), HTH_OK);
+    assert_memory_equal(y, ((int32_t[]){-2, 0, 0, 0, 2}), sizeof y);
+    attr[0].u.f = -1.5f;
+    in = out = test_tensor(HTH_DT_U8, u, 1, 3, 0); // in place
+    assert_int_equal(test_eval(&n, &in, &out), HTH_OK);
+    assert_memory_equal(u, ((uint8_t[]){0, 0, 0}), sizeof u);
+}
+
 // Buffers that are too small, shapes that do not broadcast, layouts, unknown dtypes: a sentence, no
 // access.
 static void test_refusals(void **state)
@@ -391,7 +410,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_in_place),        cmocka_unit_test(test_bad_indices),
         cmocka_unit_test(test_sizes_itself),    cmocka_unit_test(test_cast),
         cmocka_unit_test(test_integer_corners), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_integer_shrink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,16 @@ static int64_t unary_i64(hth_op op, bool is_unsigned, int64_t x)
     }
 }
 
+// Shrink's attributes are floats, so it goes by way of double, as numpy does.
+static void unary_shrink_int(float bias, float lambd, const hth_tensor *x, hth_tensor *y)
+{
+    for (int64_t i = 0; i < ref_count(x); i++) {
+        double v, of = ref_get_f64(x->dtype, x->data, i);
+        unary_double_SHRINK(bias, lambd, &of, &v, 1);
+        ref_set_f64(x->dtype, y->data, i, v);
+    }
+}
+
 static hth_err unary_int(hth_op op, const hth_tensor *x, hth_tensor *y)
 {
     bool known = op == HTH_OP_ABS || op == HTH_OP_NEG || op == HTH_OP_RELU || op == HTH_OP_SIGN ||
@@ -186,6 +196,10 @@ REF_KERNEL(ref_unary)
     bool done = false;
     HTH_TRY(unary_same(&in[0], &out[0], in[0].dtype));
     unary_params(n, &alpha, &beta);
+    if (ref_is_int(in[0].dtype) && n->op == HTH_OP_SHRINK) {
+        unary_shrink_int(alpha, beta, &in[0], &out[0]);
+        return HTH_OK;
+    }
     if (ref_is_int(in[0].dtype)) {
         return unary_int(n->op, &in[0], &out[0]);
     }
