@@ -126,6 +126,17 @@ static double reduce_neutral(reduce_fold fold)
     }
 }
 
+// reduce_widened folds a run of integers as doubles: LogSumExp has no integer form.
+static void reduce_widened(const ref_iter *it, reduce_fold fold, const hth_tensor *tensor,
+                           double *acc, const double *max, int64_t sm)
+{
+    for (int64_t i = 0; i < it->count; i++) {
+        double v = ref_get_f64(tensor->dtype, tensor->data, it->offset[0] + i * it->stride[0]);
+        reduce_run_double(fold, reduce_neutral(fold), acc + i * it->stride[1], 0, &v, 1,
+                          max + i * sm, 0, 1);
+    }
+}
+
 // reduce_floats folds the whole loop into acc; max: one value per accumulator, for FOLD_EXP.
 static void reduce_floats(ref_iter it, bool more, reduce_fold fold, const hth_tensor *tensor,
                           double *acc, int64_t n_acc, const double *max)
@@ -142,6 +153,8 @@ static void reduce_floats(ref_iter it, bool more, reduce_fold fold, const hth_te
             reduce_run_float(fold, neutral, a, it.stride[1],
                              (const float *)tensor->data + it.offset[0], it.stride[0], m,
                              max ? it.stride[1] : 0, it.count);
+        } else if (ref_is_int(tensor->dtype)) {
+            reduce_widened(&it, fold, tensor, a, m, max ? it.stride[1] : 0);
         } else {
             reduce_run_double(fold, neutral, a, it.stride[1],
                               (const double *)tensor->data + it.offset[0], it.stride[0], m,
@@ -305,10 +318,8 @@ REF_KERNEL(ref_reduce)
     if (ref_count(&out[0]) != kept || out[0].dtype != in[0].dtype) {
         return hth_fail(HTH_EINVAL, "the output does not agree with the axes");
     }
-    if (ref_is_int(in[0].dtype) && n->op == HTH_OP_REDUCE_LOG_SUM_EXP) {
-        return ref_no_dtype(in[0].dtype);
-    }
     ref_iter it;
     bool more = ref_iter_strided(&it, s->rank, s->dim, 2, step);
-    return (ref_is_int(in[0].dtype) ? reduce_int : reduce_float)(n, &in[0], &out[0], &it, more);
+    bool whole = ref_is_int(in[0].dtype) && n->op != HTH_OP_REDUCE_LOG_SUM_EXP;
+    return (whole ? reduce_int : reduce_float)(n, &in[0], &out[0], &it, more);
 }

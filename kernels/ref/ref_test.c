@@ -359,6 +359,28 @@ static void test_integer_shrink(void **state)
     assert_memory_equal(u, ((uint8_t[]){0, 0, 0}), sizeof u);
 }
 
+// ReduceLogSumExp of integers computes in double and truncates, along either axis.
+static void test_integer_lse(void **state)
+{
+    int32_t x[6] = {1, 2, 3, 1000, -7, 1000}, y[3];
+    uint64_t u[2] = {40, 40}, v;
+    int64_t axis = 1;
+    hth_node n = test_node(HTH_OP_REDUCE_LOG_SUM_EXP, 2);
+    hth_tensor in[2] = {test_tensor(HTH_DT_I32, x, 2, 2, 3),
+                        test_tensor(HTH_DT_I64, &axis, 1, 1, 0)};
+    hth_tensor out = test_tensor(HTH_DT_I32, y, 2, 2, 1);
+    assert_int_equal(test_eval(&n, in, &out), HTH_OK);
+    assert_memory_equal(y, ((int32_t[]){3, 1000}), 2 * sizeof *y);
+    axis = 0;
+    out = test_tensor(HTH_DT_I32, y, 2, 1, 3);
+    assert_int_equal(test_eval(&n, in, &out), HTH_OK);
+    assert_memory_equal(y, ((int32_t[]){1000, 2, 1000}), sizeof y);
+    in[0] = test_tensor(HTH_DT_U64, u, 1, 2, 0);
+    out = test_tensor(HTH_DT_U64, &v, 1, 1, 0);
+    assert_int_equal(test_eval(&n, in, &out), HTH_OK);
+    assert_int_equal(v, 40);
+}
+
 // Buffers that are too small, shapes that do not broadcast, layouts, unknown dtypes: a sentence, no
 // access.
 static void test_refusals(void **state)
@@ -411,6 +433,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sizes_itself),    cmocka_unit_test(test_cast),
         cmocka_unit_test(test_integer_corners), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_integer_shrink),
+        cmocka_unit_test(test_integer_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
