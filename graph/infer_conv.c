@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/infer_conv.c - convolutions and pools in 1 to 6 spatial dimensions: kernel, stride,
-// dilation, padding.
+// graph/infer_conv.c - convolutions and pools in 1 to 3 spatial dimensions: kernel, stride,
+// dilation, padding. No kernel has more.
 #include "graph/infer.h"
 
 #include <string.h>
 
-#define MAX_SPATIAL (HTH_MAX_RANK - 2)
+#define MAX_SPATIAL 3
 
 enum padding { EXPLICIT, SAME, VALID };
 
@@ -47,6 +47,9 @@ static hth_err window_read(const hth_infer *infer, const int64_t *kernel, window
 {
     const char *mode = hth_node_str(infer->n, "auto_pad", "NOTSET");
     w->n = hth_infer_shape(infer, 0)->rank - 2;
+    if (w->n > MAX_SPATIAL) {
+        return hth_infer_fail(infer, HTH_ENOTSUP, "%d spatial dimensions are not supported", w->n);
+    }
     w->ceil_mode = hth_node_int(infer->n, "ceil_mode", 0) != 0;
     w->padding = strncmp(mode, "SAME_", 5) == 0 ? SAME : EXPLICIT;
     w->padding = strcmp(mode, "VALID") == 0 ? VALID : w->padding;

@@ -399,6 +399,11 @@ static void test_hostile_sizes(void **state)
     assert_int_equal(hth_node_set_ints(&t.scratch, "dilations", (int64_t[]){INT64_MAX}, 1), HTH_OK);
     expect_failure(&t, HTH_ETOOBIG, "node 'conv' (Conv): the result has too many elements");
 
+    begin(&t, HTH_OP_CONV, "cube");
+    add_input(&t, HTH_DT_F32, &(hth_shape){6, {1, 1, 2, 2, 2, 2}});
+    add_input(&t, HTH_DT_F32, &(hth_shape){6, {1, 1, 1, 1, 1, 1}});
+    expect_failure(&t, HTH_ENOTSUP, "node 'cube' (Conv): 4 spatial dimensions are not supported");
+
     begin(&t, HTH_OP_GATHER, "deep");
     add_input(&t, HTH_DT_F32, &(hth_shape){8, {1, 1, 1, 1, 1, 1, 1, 1}});
     add_input(&t, HTH_DT_I64, &(hth_shape){2, {1, 1}});

@@ -275,6 +275,22 @@ static void graph_attribute(bad *b)
     add_attribute(&n, "body", 5);
     put_nested(&b->graph, 1, n);
 }
+static void four_spatial_filter(bad *b)
+{
+    add_tensor(&b->graph, "w", 1, (uint64_t[]){1, 1, 1, 1, 1, 1}, 6, 4);
+    add_node(&b->graph, "Conv", "x w", "y");
+}
+static void four_spatial_pool(bad *b)
+{
+    hth_wire_buffer n = make_node("", "MaxPool", "x", "y"), a = {0};
+    hth_wire_put_bytes(&a, 1, text_span("kernel_shape"));
+    for (int i = 0; i < 4; i++) {
+        hth_wire_put_varint(&a, 8, 2);
+    }
+    hth_wire_put_varint(&a, 20, 7);
+    put_nested(&n, 5, a);
+    put_nested(&b->graph, 1, n);
+}
 static void many_attributes(bad *b)
 {
     hth_wire_buffer n = make_node("", "Relu", "x", "y");
@@ -411,6 +427,8 @@ static const struct {
     {computed_if, HTH_ENOTSUP, "If is only supported with a constant condition"},
     {loop, HTH_ENOTSUP, "operator Loop"},
     {graph_attribute, HTH_ENOTSUP, "attribute 'body' is of type 5"},
+    {four_spatial_filter, HTH_ENOTSUP, "'node' (Conv): 4 spatial dimensions are not supported"},
+    {four_spatial_pool, HTH_ENOTSUP, "'node' (MaxPool): 4 spatial dimensions are not supported"},
     {many_attributes, HTH_EINVAL, "100 attributes"},
     {recursion, HTH_ENOTSUP, "nested more than 32 deep"},
     {doubling, HTH_ETOOBIG, "more than 200000 nodes (limits.nodes)"},

@@ -266,6 +266,22 @@ static hth_err canon_cast(const canon *c)
                : hth_fail(HTH_ENOTSUP, "element type %s is not supported", hth_onnx_dtype_text(to));
 }
 
+#define CANON_SPATIAL 3 // dimensions of a window; inference of shapes has the same bound
+
+// A filter's rank and kernel_shape are known when a model is imported, the data's rank is often not.
+static hth_err canon_window(const canon *c)
+{
+    const hth_node *n = onnx_canon_node(c);
+    bool filter = n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE;
+    int spatial = hth_node_ints(n, "kernel_shape", NULL, 0);
+    if (filter && n->n_inputs > 1 && n->inputs[1] >= 0 && spatial < 0) {
+        spatial = c->ld->g->values[n->inputs[1]].shape.rank - 2;
+    }
+    return spatial <= CANON_SPATIAL
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "%d spatial dimensions are not supported", spatial);
+}
+
 #define CANON_ALWAYS INT_MAX
 
 static const struct {
@@ -273,10 +289,13 @@ static const struct {
     int before;
     hth_err (*rewrite)(const canon *c);
 } canon_rule[] = {
+    {HTH_OP_AVERAGE_POOL, CANON_ALWAYS, canon_window},
     {HTH_OP_BATCH_NORMALIZATION, 14, canon_batch_norm_old},
     {HTH_OP_BATCH_NORMALIZATION, CANON_ALWAYS, canon_batch_norm},
     {HTH_OP_CAST, CANON_ALWAYS, canon_cast},
     {HTH_OP_CLIP, 11, canon_clip},
+    {HTH_OP_CONV, CANON_ALWAYS, canon_window},
+    {HTH_OP_CONV_TRANSPOSE, CANON_ALWAYS, canon_window},
     {HTH_OP_DROPOUT, 12, canon_dropout},
     {HTH_OP_DROPOUT, CANON_ALWAYS, canon_dropout_training},
     {HTH_OP_GRID_SAMPLE, 20, canon_grid_sample},
@@ -284,7 +303,9 @@ static const struct {
     {HTH_OP_GRU, CANON_ALWAYS, onnx_canon_rnn},
     {HTH_OP_HARDMAX, 13, canon_softmax},
     {HTH_OP_LOG_SOFTMAX, 13, canon_softmax},
+    {HTH_OP_LP_POOL, CANON_ALWAYS, canon_window},
     {HTH_OP_LSTM, CANON_ALWAYS, onnx_canon_rnn},
+    {HTH_OP_MAX_POOL, CANON_ALWAYS, canon_window},
     {HTH_OP_PAD, 11, canon_pad},
     {HTH_OP_REDUCE_L1, 18, canon_axes},
     {HTH_OP_REDUCE_L2, 18, canon_axes},

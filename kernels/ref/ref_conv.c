@@ -49,8 +49,7 @@ static hth_err conv_group(const hth_node *node, const hth_tensor *x, const hth_t
     if (w->shape.rank != x->shape.rank || *group < 1 || x->shape.dim[1] % *group ||
         out_channels % *group || y->shape.dim[1] != out_channels ||
         y->shape.dim[0] != x->shape.dim[0]) {
-        return hth_fail(HTH_EINVAL, "node '%s': channels, filter and group do not agree",
-                        node->name);
+        return hth_fail(HTH_EINVAL, "channels, filter and group do not agree");
     }
     return HTH_OK;
 }
@@ -73,8 +72,7 @@ static hth_err conv_bias(ref_mem *mem, const hth_node *node, const hth_tensor *i
         return HTH_OK;
     }
     if (hth_shape_elements(&b->shape) != channels) {
-        return hth_fail(HTH_EINVAL, "node '%s': bias does not have one element per channel",
-                        node->name);
+        return hth_fail(HTH_EINVAL, "bias does not have one element per channel");
     }
     return ref_wide(mem, b, out);
 }
@@ -91,7 +89,7 @@ static hth_err conv_body(ref_mem *mem, const hth_node *node, const hth_tensor *i
         ref_window_init(&w, node, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
     int64_t cg = w.channels / group, mg = outs / group, depth = cg * w.n_taps;
     if (f->shape.dim[1] != cg) {
-        return hth_fail(HTH_EINVAL, "node '%s': the filter has %lld channels, not %lld", node->name,
+        return hth_fail(HTH_EINVAL, "the filter has %lld channels, not %lld",
                         (long long)f->shape.dim[1], (long long)cg);
     }
     HTH_TRY(ref_wide(mem, f, &filter));
@@ -156,8 +154,8 @@ static hth_err conv_transpose_body(ref_mem *mem, const hth_node *node, const hth
     conv_transpose_pads(&w, node, x->shape.rank - 2);
     int64_t cg = w.channels / group, mg = outs / group, rows = mg * w.n_taps;
     if (f->shape.dim[0] != w.channels || f->shape.dim[1] != mg) {
-        return hth_fail(HTH_EINVAL, "node '%s': the filter is for %lld and %lld channels",
-                        node->name, (long long)f->shape.dim[0], (long long)f->shape.dim[1]);
+        return hth_fail(HTH_EINVAL, "the filter is for %lld and %lld channels",
+                        (long long)f->shape.dim[0], (long long)f->shape.dim[1]);
     }
     HTH_TRY(ref_wide(mem, f, &filter));
     HTH_TRY(conv_bias(mem, node, in, outs, &bias));

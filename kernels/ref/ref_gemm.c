@@ -42,7 +42,7 @@ static hth_err gemm_body(ref_mem *mem, const hth_node *node, const hth_tensor *i
     hth_shape *sa = &ma, *sb = &mb;
     if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
         sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
-        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", node->name);
+        return hth_fail(HTH_EINVAL, "the matrices' shapes do not agree");
     }
     int64_t rows = sy->dim[0], cols = sy->dim[1], k = sb->dim[tb];
     HTH_TRY(gemm_operand(mem, &in[0], sa->dim[0], sa->dim[1], ta, &a));
@@ -105,7 +105,7 @@ static hth_err gemm_matmul_shapes(const hth_node *node, const hth_shape *a, cons
 {
     hth_shape ba = gemm_batch(a), bb = gemm_batch(b);
     if (a->rank < 1 || b->rank < 1) {
-        return hth_fail(HTH_EINVAL, "node '%s': operands must not be scalars", node->name);
+        return hth_fail(HTH_EINVAL, "operands must not be scalars");
     }
     int ta = gemm_turned(node, "transA", a), tb = gemm_turned(node, "transB", b);
     *pair = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2 + ta] : 1,
@@ -114,7 +114,7 @@ static hth_err gemm_matmul_shapes(const hth_node *node, const hth_shape *a, cons
     HTH_TRY(hth_shape_broadcast(&ba, &bb, batch));
     if (b->dim[b->rank > 1 ? b->rank - 2 + tb : 0] != pair->k ||
         hth_shape_elements(batch) * pair->rows * pair->cols != ref_count(tensor)) {
-        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", node->name);
+        return hth_fail(HTH_EINVAL, "the matrices' shapes do not agree");
     }
     return HTH_OK;
 }
@@ -133,7 +133,7 @@ static hth_err gemm_matmul_body(ref_mem *mem, const hth_node *node, const hth_te
          tb = gemm_turned(node, "transB", &in[1].shape);
     if (ints) {
         if (ta || tb) {
-            return hth_fail(HTH_ENOTSUP, "node '%s': integers with transA or transB", node->name);
+            return hth_fail(HTH_ENOTSUP, "integers with transA or transB");
         }
         HTH_TRY(gemm_load_int(mem, &in[0], &ia));
         HTH_TRY(gemm_load_int(mem, &in[1], &ib));

@@ -37,8 +37,7 @@ static hth_err norm_channels(const hth_node *node, const hth_tensor *in, int fro
 {
     for (int i = from; i <= to; i++) {
         if (ref_count(&in[i]) != channels) {
-            return hth_fail(HTH_EINVAL, "node '%s': input %d must have %lld elements", node->name,
-                            i, (long long)channels);
+            return hth_fail(HTH_EINVAL, "input %d must have %lld elements", i, (long long)channels);
         }
     }
     return HTH_OK;
@@ -132,8 +131,7 @@ static hth_err norm_grouped(ref_mem *mem, const hth_node *node, const hth_tensor
     int64_t channels = s->dim[1], size = ref_span(s, 2, s->rank), n_scale = ref_count(&in[1]);
     double eps = hth_node_float(node, "epsilon", 1e-5f), *x;
     if (groups < 1 || channels % groups || (n_scale != channels && n_scale != groups)) {
-        return hth_fail(HTH_EINVAL, "node '%s': channels, groups and scale do not agree",
-                        node->name);
+        return hth_fail(HTH_EINVAL, "channels, groups and scale do not agree");
     }
     HTH_TRY(norm_channels(node, in, 2, 2, n_scale));
     HTH_TRY(ref_need_same(&out[0], &in[0]));
@@ -206,7 +204,7 @@ static hth_err norm_layer_body(ref_mem *mem, const hth_node *node, const hth_ten
     double eps = hth_node_float(node, "epsilon", 1e-5f), *x, *scale, *bias = NULL;
     int64_t n_scale, n_bias = 1;
     if (axis < 0) {
-        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
+        return hth_fail(HTH_EINVAL, "axis out of range");
     }
     int64_t rows = ref_span(s, 0, axis), size = ref_span(s, axis, s->rank);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
@@ -243,7 +241,7 @@ static hth_err norm_lp_body(ref_mem *mem, const hth_node *node, const hth_tensor
     int64_t outer, along, inner;
     double *x;
     if (axis < 0) {
-        return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
+        return hth_fail(HTH_EINVAL, "axis out of range");
     }
     ref_around(&in[0].shape, axis, &outer, &along, &inner);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
@@ -276,7 +274,7 @@ static hth_err norm_mean_variance_body(ref_mem *mem, const hth_node *node, const
     for (int i = 0; i < n_axes; i++) {
         int a = ref_axis(axes[i], s->rank);
         if (a < 0) {
-            return hth_fail(HTH_EINVAL, "node '%s': axis out of range", node->name);
+            return hth_fail(HTH_EINVAL, "axis out of range");
         }
         kept.dim[a] = 1;
     }
@@ -317,7 +315,7 @@ static hth_err norm_lrn_body(ref_mem *mem, const hth_node *node, const hth_tenso
            beta = hth_node_float(node, "beta", 0.75f);
     double k = hth_node_float(node, "bias", 1), *x, *y, *sum;
     if (size < 1 || size > INT32_MAX) {
-        return hth_fail(HTH_EINVAL, "node '%s': size of %lld", node->name, (long long)size);
+        return hth_fail(HTH_EINVAL, "size of %lld", (long long)size);
     }
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(mem, &in[0], &x));

@@ -401,6 +401,12 @@ static void test_refusals(void **state)
     assert_int_equal(test_eval(&n, in, &out), HTH_ENOTSUP);
     in[1] = in[0];
     assert_int_equal(test_eval(&n, in, &out), HTH_OK);
+    in[0] = in[1] = out = (hth_tensor){
+        .dtype = HTH_DT_F32, .data = x, .bytes = sizeof *x, .shape = {6, {1, 1, 1, 1, 1, 1}}};
+    n.op = HTH_OP_CONV;
+    assert_int_equal(test_eval(&n, in, &out), HTH_ENOTSUP);
+    assert_string_equal(hth_err_detail(),
+                        "node 'n' (Conv): 4 spatial dimensions are not supported");
 }
 
 // Every allocation of a widened reduction fails once: an error each time, and nothing is left

@@ -11,10 +11,10 @@
 // No picture needs more, and no position computed from such numbers overflows.
 #define WINDOW_MAX ((int64_t)1 << 24)
 
-static hth_err window_limit(const hth_node *node, const char *name, int64_t v, int64_t least)
+static hth_err window_limit(const char *name, int64_t v, int64_t least)
 {
     if (v < least || v > WINDOW_MAX) {
-        return hth_fail(HTH_EINVAL, "node '%s': %s of %lld", node->name, name, (long long)v);
+        return hth_fail(HTH_EINVAL, "%s of %lld", name, (long long)v);
     }
     return HTH_OK;
 }
@@ -25,12 +25,11 @@ static hth_err window_attr(const hth_node *node, const char *name, int64_t fallb
     int64_t v[6] = {0};
     int have = hth_node_ints(node, name, v, 6);
     if (have >= 0 && have != nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': %s has %d elements for %d dimensions", node->name,
-                        name, have, nsp);
+        return hth_fail(HTH_EINVAL, "%s has %d elements for %d dimensions", name, have, nsp);
     }
     for (int i = 0; i < 3; i++) {
         out[i] = i < 3 - nsp || have < 0 ? fallback : v[i - (3 - nsp)];
-        HTH_TRY(window_limit(node, name, out[i], 1));
+        HTH_TRY(window_limit(name, out[i], 1));
     }
     return HTH_OK;
 }
@@ -54,12 +53,11 @@ static hth_err window_pads(ref_window *window, const hth_node *node, int nsp)
         return HTH_OK;
     }
     if (have != 2 * nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': pads has %d elements for %d dimensions", node->name,
-                        have, nsp);
+        return hth_fail(HTH_EINVAL, "pads has %d elements for %d dimensions", have, nsp);
     }
     for (int i = 0; i < nsp; i++) {
-        HTH_TRY(window_limit(node, "pads", v[i], -WINDOW_MAX));
-        HTH_TRY(window_limit(node, "pads", v[nsp + i], -WINDOW_MAX));
+        HTH_TRY(window_limit("pads", v[i], -WINDOW_MAX));
+        HTH_TRY(window_limit("pads", v[nsp + i], -WINDOW_MAX));
         window->pad[3 - nsp + i] = v[i];
         window->pad_end[3 - nsp + i] = v[nsp + i];
     }
@@ -72,12 +70,10 @@ hth_err ref_window_init(ref_window *window, const hth_node *node, const hth_shap
     int nsp = in->rank - 2;
     *window = (ref_window){.n_in = 1, .n_out = 1, .n_taps = 1};
     if (nsp < 1 || nsp > 3) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': %d spatial dimensions are not supported",
-                        node->name, nsp);
+        return hth_fail(HTH_ENOTSUP, "%d spatial dimensions are not supported", nsp);
     }
     if (out->rank != in->rank || n_kernel != nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': ranks of input, output and kernel differ",
-                        node->name);
+        return hth_fail(HTH_EINVAL, "ranks of input, output and kernel differ");
     }
     window->batch = in->dim[0];
     window->channels = in->dim[1];
@@ -86,11 +82,11 @@ hth_err ref_window_init(ref_window *window, const hth_node *node, const hth_shap
         window->in[i] = s < 0 ? 1 : in->dim[2 + s];
         window->out[i] = s < 0 ? 1 : out->dim[2 + s];
         window->k[i] = s < 0 ? 1 : kernel[s];
-        HTH_TRY(window_limit(node, "kernel_shape", window->k[i], 0));
+        HTH_TRY(window_limit("kernel_shape", window->k[i], 0));
         window->n_in *= window->in[i];
         window->n_out *= window->out[i];
         window->n_taps *= window->k[i];
-        HTH_TRY(window_limit(node, "window size", window->n_taps, 0));
+        HTH_TRY(window_limit("window size", window->n_taps, 0));
     }
     HTH_TRY(window_attr(node, "strides", 1, nsp, window->stride));
     HTH_TRY(window_attr(node, "dilations", 1, nsp, window->dilation));
