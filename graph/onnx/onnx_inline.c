@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define INLINE_UNPACKED 4  // bytes that unpacking makes of one
+#define INLINE_CHAIN    16 // nodes between a constant and the If that it decides
 #define INLINE_ENTRY    64 // what looking at a parameter or an import takes
 
 const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *node)
@@ -116,24 +117,57 @@ hth_err onnx_inline_function(onnx_load *ld, onnx_scope *scope, const onnx_node *
     return err;
 }
 
+// inline_truth reads a constant of one number as Cast to BOOL does: all but 0 and -0.0 is true.
+static hth_err inline_truth(hth_const *c, bool *out)
+{
+    const void *data;
+    HTH_TRY(hth_const_map(c, &data));
+    uint8_t any = 0;
+    for (size_t i = 0; i < c->bytes; i++) { // little-endian: a float's sign is in the last byte
+        bool sign = hth_dtype_is_float(c->dtype) && i == c->bytes - 1;
+        any |= ((const uint8_t *)data)[i] & (sign ? 0x7f : 0xff);
+    }
+    *out = any != 0;
+    hth_const_unmap(c);
+    return HTH_OK;
+}
+
+// inline_source returns what value `v` is made of by Identity, Not and Cast to BOOL alone; folding
+// is for later, when the graph is whole.
+static int inline_source(const hth_graph *graph, int v, bool *negated, bool *cast)
+{
+    for (int i = 0; i < INLINE_CHAIN && v >= 0 && graph->values[v].producer >= 0; i++) {
+        const hth_node *n = &graph->nodes[graph->values[v].producer];
+        bool to_bool = n->op == HTH_OP_CAST && hth_node_int(n, "to", 0) == HTH_DT_BOOL;
+        if (n->op != HTH_OP_IDENTITY && n->op != HTH_OP_NOT && !to_bool) {
+            break;
+        }
+        *negated ^= n->op == HTH_OP_NOT;
+        *cast |= to_bool;
+        v = n->inputs[0];
+    }
+    return v;
+}
+
 // inline_condition reads the condition of an If.
 static hth_err inline_condition(onnx_load *ld, const onnx_scope *scope, const onnx_node *node,
                                 bool *out)
 {
     int v;
-    const void *data;
+    bool negated = false, cast = false;
     if (node->n_input != 1 || !onnx_resolve(scope, node->input[0], &v)) {
         return hth_fail(HTH_EINVAL, "node '%s' (If) has no condition", onnx_label(node));
     }
+    v = inline_source(ld->g, v, &negated, &cast);
     hth_const *c = v >= 0 ? ld->g->values[v].constant : NULL;
-    if (c == NULL || c->dtype != HTH_DT_BOOL || c->bytes != 1) {
+    bool number = c != NULL && c->bytes > 0 && c->bytes == hth_dtype_bytes(c->dtype);
+    if (!number || (c->dtype != HTH_DT_BOOL && !cast)) {
         return hth_fail(HTH_ENOTSUP,
                         "node '%s': operator If is only supported with a constant condition",
                         onnx_label(node));
     }
-    HTH_TRY(hth_const_map(c, &data));
-    *out = *(const uint8_t *)data != 0;
-    hth_const_unmap(c);
+    HTH_TRY(inline_truth(c, out));
+    *out ^= negated;
     return HTH_OK;
 }
 

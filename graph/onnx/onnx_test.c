@@ -202,6 +202,8 @@ static const char *const old_form[][2] = {
     {"ir3", "Add(x FP32{1,2}) -> y; "},
     {"if_then", "Mul(x FP32{3}) -> if/r; Identity(if/r) -> y; "},
     {"if_else", "Identity(x) -> if/r2; Identity(if/r2) -> y; "},
+    {"if_chain_then", "Mul(x FP32{3}) -> if/r; Identity(if/r) -> y; "},
+    {"if_chain_else", "Identity(x) -> if/r2; Identity(if/r2) -> y; "},
     {"functions", "LeakyRelu(x) alpha=0.125 -> one/inner/b; Identity(one/inner/b) -> one/q; "
                   "Add(one/q one/q) -> one/r; Identity(one/r) -> t; "
                   "LeakyRelu(t) alpha=0.25 -> two/inner/b; Identity(two/inner/b) -> two/q; "

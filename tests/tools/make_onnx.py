@@ -116,6 +116,11 @@ def graphs():
     for name, cond in (("if_then", True), ("if_else", False)):
         save(name, [h.make_node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=els)], 17, [("x", F, [2])], ["y"],
              [nh.from_array(np.array(cond), "c")])
+    chain = [h.make_node("Cast", ["flag"], ["b"], name="cast", to=T.BOOL), h.make_node("Identity", ["b"], ["i"], name="same"),
+             h.make_node("Not", ["i"], ["c"], name="not")]
+    for name, flag in (("if_chain_then", -0.0), ("if_chain_else", 0.25)):
+        save(name, [*chain, h.make_node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=els)], 17, [("x", F, [2])],
+             ["y"], [nh.from_array(np.array(flag, np.float32), "flag")])
     alpha = h.make_node("LeakyRelu", ["a"], ["b"], name="l")
     alpha.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
     inner = h.make_function("mine", "Inner", ["a"], ["b"], [alpha], [h.make_opsetid("", 17)], ["slope"])
