@@ -121,7 +121,8 @@ hth_err onnx_canon_emit(const canon *c, hth_op op, const int *inputs, int n_inpu
                         int *to)
 {
     HTH_TRY(onnx_add_value(c->ld, onnx_canon_node(c)->name, hth_op_name(op), NULL, to));
-    return hth_graph_add_node(c->ld->g, op, NULL, inputs, n_inputs, to, 1, node);
+    return hth_graph_add_node(c->ld->g, op, c->ld->g->values[*to].name, inputs, n_inputs, to, 1,
+                              node);
 }
 
 hth_const *onnx_canon_constant(const canon *c, int at)

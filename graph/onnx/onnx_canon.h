@@ -20,7 +20,8 @@ hth_err onnx_canon_const(const canon *c, const char *name, hth_dtype dt, int ran
 // onnx_canon_const_input makes such a constant input `at`.
 hth_err onnx_canon_const_input(const canon *c, const char *name, hth_dtype dt, int rank, int64_t n,
                                const void *data, int at);
-// onnx_canon_emit adds a helper node with one output; `to` gets the output's index.
+// onnx_canon_emit adds a helper node with one output; `to` gets the output's index. Both are named
+// "<node>.<operator>": what a message says of the helper leads to the model's node.
 hth_err onnx_canon_emit(const canon *c, hth_op op, const int *inputs, int n_inputs, int *node,
                         int *to);
 // onnx_canon_constant returns the content of input `at`, NULL when it is absent or computed.

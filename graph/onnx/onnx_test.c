@@ -274,6 +274,12 @@ static void test_interface(void **state)
     assert_int_equal(g->n_inputs, 1);
     hth_graph_free(g);
 
+    describe("group_norm18", &g); // what stands in for a node is named after it
+    for (int i = 0; i < g->n_nodes; i++) {
+        assert_true(strcmp(g->nodes[i].name, "n") == 0 || strncmp(g->nodes[i].name, "n.", 2) == 0);
+    }
+    hth_graph_free(g);
+
     describe("pass_through", &g);
     assert_int_equal(g->n_outputs, 2);
     assert_int_equal(g->outputs[0], g->inputs[0]);

@@ -11,6 +11,7 @@
 
 typedef struct move_kernel {
     hth_kernel base;
+    const hth_node *node;     // Gather's, for the sentence when it fails
     int n_threads, rank, cut; // cut: the dimension that is shared out
     int64_t dim[HTH_MAX_RANK], from[HTH_MAX_RANK], to[HTH_MAX_RANK], first;
     size_t elem, count;
@@ -96,7 +97,9 @@ static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *args)
     const move_kernel *k = (const move_kernel *)base;
     move_job j = {.k = k, .src = args->in[0], .indices = args->in[1], .dst = args->out[0]};
     hth_cpu_share(k->n_threads, k->count, gather_share, &j);
-    return j.failed ? hth_fail(HTH_EINVAL, "Gather: an index is out of range") : HTH_OK;
+    return j.failed
+               ? hth_fail(HTH_EINVAL, "node '%s' (Gather): an index is out of range", k->node->name)
+               : HTH_OK;
 }
 
 static bool move_plain(const hth_graph *graph, const hth_node *node, move_kernel *kernel)
@@ -247,7 +250,7 @@ hth_err cpu_view_prepare(hth_device *device, const hth_graph *graph, const hth_n
 hth_err cpu_gather_prepare(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const char *algorithm, hth_kernel **out)
 {
-    move_kernel k = {.n_threads = device->props.n_threads, .outer = 1, .inner = 1};
+    move_kernel k = {.node = node, .n_threads = device->props.n_threads, .outer = 1, .inner = 1};
     const hth_shape *x = &graph->values[node->inputs[0]].shape;
     const hth_value *indices = &graph->values[node->inputs[1]];
     int64_t axis = hth_node_int(node, "axis", 0);
