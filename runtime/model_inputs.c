@@ -158,14 +158,29 @@ static int bind_find(const bind_name *list, int n, const char *name)
     return lo + 1 < n && strcmp(list[lo + 1].name, name) == 0 ? -2 : list[lo].at;
 }
 
+// bind_mismatch says why the request's tensors are not the inputs. An initializer that the file
+// lists as an input, too, is one that other runtimes let a request replace.
+static hth_err bind_mismatch(const hth_model *model, const bind_name *list, int named, int n)
+{
+    const hth_graph *g = model->source.graph;
+    char all[400];
+    for (int i = 0; i < g->n_values; i++) {
+        const hth_value *v = &g->values[i];
+        if (v->initializer > 0 && bind_find(list, named, v->name) != -1) {
+            return hth_fail(HTH_EINVAL,
+                            "'%s' is a constant of model '%s' (it has an initializer), not an "
+                            "input",
+                            v->name, model->name);
+        }
+    }
+    return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s': %s",
+                    g->n_inputs, n, model->name, bind_signature(model, all, sizeof all));
+}
+
 hth_err hth_model_bind(const hth_model *model, const hth_request_tensor *in, int n, hth_tensor *out)
 {
     const hth_graph *g = model->source.graph;
     char all[400];
-    if (n != g->n_inputs) {
-        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s': %s",
-                        g->n_inputs, n, model->name, bind_signature(model, all, sizeof all));
-    }
     int named;
     bind_name *list = bind_sort(in, n, &named);
     int64_t *symbols = hth_alloc(((size_t)g->n_symbols + 1) * sizeof *symbols);
@@ -175,7 +190,7 @@ hth_err hth_model_bind(const hth_model *model, const hth_request_tensor *in, int
         return hth_no_memory("a request");
     }
     memset(symbols, -1, ((size_t)g->n_symbols + 1) * sizeof *symbols);
-    hth_err err = HTH_OK;
+    hth_err err = n == g->n_inputs ? HTH_OK : bind_mismatch(model, list, named, n);
     for (int i = 0; i < g->n_inputs && err == HTH_OK; i++) {
         const hth_value *want = &g->values[g->inputs[i]];
         int at = n == 1 && in[0].name == NULL ? 0 : bind_find(list, named, want->name);

@@ -91,12 +91,43 @@ static void test_size(void **state)
     model_close(&m, in, 2);
 }
 
+// An input that the file gives an initializer is a constant here: a request that brings it is told
+// so.
+static void test_constant(void **state)
+{
+    hth_model m = {.name = "m", .max_batch = -1};
+    hth_graph *g;
+    float one = 1;
+    hth_tensor out[1];
+    assert_int_equal(hth_graph_new(&g), HTH_OK);
+    m.source.graph = g;
+    int x = input(g, "x", HTH_DT_F32, (hth_shape){1, {1}});
+    int w = constant(g, HTH_DT_F32, (hth_shape){1, {1}}, &one);
+    g->values[w].initializer = 1;
+    assert_int_equal(hth_graph_add_output(g, node(g, HTH_OP_ADD, x, w, -1)), HTH_OK);
+    hth_tensor t = {.dtype = HTH_DT_F32, .shape = {1, {1}}, .data = &one, .bytes = sizeof one};
+    hth_request_tensor in[] = {{.name = "x", .t = t}, {.name = g->values[w].name, .t = t}};
+    char want[128];
+    snprintf(want, sizeof want,
+             "'%s' is a constant of model 'm' (it has an initializer), not an input",
+             g->values[w].name);
+    assert_int_equal(hth_model_bind(&m, in, 2, out), HTH_EINVAL);
+    assert_string_equal(hth_err_detail(), want);
+    in[1].name = "y";
+    assert_int_equal(hth_model_bind(&m, in, 2, out), HTH_EINVAL);
+    assert_string_equal(hth_err_detail(),
+                        "expected 1 inputs but got 2 inputs for model 'm': 'x' FP32 [1]");
+    assert_int_equal(hth_model_bind(&m, in, 1, out), HTH_OK);
+    hth_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_axes),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_size),
+        cmocka_unit_test(test_constant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
