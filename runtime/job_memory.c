@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/size.h"
+#include "runtime/program.h"
 #include "runtime/tenants/quota.h"
 
 #include <string.h>
@@ -25,11 +26,75 @@ void hth_job_memory_set(hth_site *site, hth_job_memory *memory, const hth_curve_
     site->freed++;
 }
 
+void hth_job_memory_forget(hth_site *site, const hth_program *program)
+{
+    for (hth_job_memory *s = site->shares; s != NULL; s = s->next) {
+        s->frozen = s->frozen == program ? NULL : s->frozen;
+    }
+}
+
+static uint64_t share_weight(const hth_weight *weight)
+{
+    return weight->in_place || weight->streamed ? 0 : hth_plan_round(weight->bytes);
+}
+
+uint64_t hth_job_memory_weights(const hth_program *program)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < program->n_weights; i++) {
+        bytes += share_weight(&program->weights[i]);
+    }
+    return bytes;
+}
+
+uint64_t hth_job_memory_bytes(const hth_job_memory *memory)
+{
+    return memory->point.device_bytes +
+           (memory->frozen != NULL ? hth_job_memory_weights(memory->frozen) : 0);
+}
+
+static bool share_has(const hth_program *program, const hth_weight *weight)
+{
+    bool has = false;
+    for (int i = 0; program != NULL && i < program->n_weights && !has; i++) {
+        const hth_weight *w = &program->weights[i];
+        has = share_weight(w) > 0 && hth_id_equal(&w->content->id, &weight->content->id) &&
+              strcmp(w->form, weight->form) == 0;
+    }
+    return has;
+}
+
+// Whether a share before s, or a pinned program, counts that copy.
+static bool share_counted(const hth_site *site, const hth_job_memory *s, const hth_job_memory *mine,
+                          const hth_weight *weight)
+{
+    bool counted = false;
+    for (const hth_job_memory *q = site->shares; q != s && !counted; q = q->next) {
+        counted = q != mine && share_has(q->frozen, weight);
+    }
+    for (const hth_program *p = site->programs; p != NULL && !counted; p = p->site_next) {
+        counted = p->pinned && share_has(p, weight);
+    }
+    return counted;
+}
+
+// What share s keeps from `mine`: copies that others keep as well count for the first of them.
+static uint64_t share_bytes(const hth_site *site, const hth_job_memory *s,
+                            const hth_job_memory *mine)
+{
+    uint64_t bytes = hth_job_memory_bytes(s);
+    for (int i = 0; s->frozen != NULL && i < s->frozen->n_weights; i++) {
+        const hth_weight *w = &s->frozen->weights[i];
+        bytes -= share_weight(w) > 0 && share_counted(site, s, mine, w) ? share_weight(w) : 0;
+    }
+    return bytes;
+}
+
 static uint64_t share_beside(const hth_site *site, const hth_job_memory *mine)
 {
     uint64_t rest = site->device->props.budget_bytes;
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
-        uint64_t bytes = hth_job_memory_bytes(s);
+        uint64_t bytes = share_bytes(site, s, mine);
         rest -= s != mine && bytes < rest ? bytes : 0;
     }
     return rest;
@@ -107,7 +172,7 @@ hth_err hth_job_memory_admit(const hth_site *site, const hth_curve *curve, hth_c
         const hth_job_memory *s = site->shares;
         for (int i = 0; i < n; i++, s = s->next) {
             fixed[i] = (hth_curve){.n = 1, .point = {s->point}};
-            fixed[i].point[0].device_bytes = hth_job_memory_bytes(s);
+            fixed[i].point[0].device_bytes = share_bytes(site, s, NULL);
             jobs[i] = (hth_admit_job){&fixed[i], 1, 1.0 / (n + 1)};
         }
         jobs[n] = (hth_admit_job){curve, 1, 1.0 / (n + 1)};

@@ -18,17 +18,17 @@ struct hth_job_memory {
     hth_job_memory *next;       // in the site's list
     const hth_account *account; // whose; outlives it
     hth_curve_point point;      // what its update takes: device_bytes, time and link
-    uint64_t weight_bytes;      // .. besides: frozen weights, which residency has
+    const hth_program *frozen;  // whose weights it needs besides, which residency has; NULL: none
 };
 
-// hth_job_memory_set has a share hold point->device_bytes, and memory->weight_bytes, which the
-// caller has set; 0 of the former: it leaves the list.
+// hth_job_memory_set has a share hold point->device_bytes, and the weights of memory->frozen, which
+// the caller has set; 0 of the former: it leaves the list. A program that is freed is forgotten.
 void hth_job_memory_set(hth_site *site, hth_job_memory *memory, const hth_curve_point *point);
-// hth_job_memory_bytes is all that a share keeps from others.
-static inline uint64_t hth_job_memory_bytes(const hth_job_memory *memory)
-{
-    return memory->point.device_bytes + memory->weight_bytes;
-}
+// hth_job_memory_weights is what a program's weights take in residency.
+uint64_t hth_job_memory_weights(const hth_program *program);
+// hth_job_memory_bytes is all that a share takes, as if nobody had its weights too.
+uint64_t hth_job_memory_bytes(const hth_job_memory *memory);
+void hth_job_memory_forget(hth_site *site, const hth_program *program);
 // hth_job_memory_models is what the device has for the program of a model: besides all shares, and
 // besides the weights of pinned programs.
 uint64_t hth_job_memory_models(const hth_site *site);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "runtime/host.h"
+#include "runtime/job_memory.h"
 #include "runtime/tenants/quota.h"
 
 #include <string.h>
@@ -420,6 +421,7 @@ void hth_program_free(hth_site *site, hth_program *program)
         hth_program_free(site, program->instance[--program->n_instances]);
     }
     program_leave(site, program);
+    hth_job_memory_forget(site, program);
     site->arena_owner = site->arena_owner == program->account ? NULL : site->arena_owner;
     if (program->source != NULL) {
         hth_program **at = &program->source->programs;

@@ -104,28 +104,20 @@ static void admit_point(const hth_trainer_phase *phase, double times, hth_curve_
     }
 }
 
-// What a step's frozen weights take on the device.
-static uint64_t admit_weights(const hth_program *program)
+// One step runs at a time: the program with the most frozen weights on the device; NULL: none has
+// any.
+static const hth_program *admit_frozen(const hth_trainer *trainer)
 {
-    uint64_t bytes = 0;
-    for (int i = 0; program != NULL && i < program->n_weights; i++) {
-        const hth_weight *w = &program->weights[i];
-        bytes += w->in_place || w->streamed ? 0 : hth_plan_round(w->bytes);
-    }
-    return bytes;
-}
-
-// One step runs at a time: the most that one has.
-static uint64_t admit_most_weights(const hth_trainer *trainer)
-{
+    const hth_program *frozen = NULL;
     uint64_t most = 0;
-    for (int i = 0; i < trainer->n_shapes; i++) {
-        uint64_t add = admit_weights(trainer->shapes[i].add.program);
-        uint64_t apply = admit_weights(trainer->shapes[i].apply.program);
-        most = add > most ? add : most;
-        most = apply > most ? apply : most;
+    for (int i = 0; i < 2 * trainer->n_shapes; i++) {
+        const hth_trainer_shape *s = &trainer->shapes[i / 2];
+        const hth_program *p = i % 2 == 0 ? s->add.program : s->apply.program;
+        uint64_t bytes = p != NULL ? hth_job_memory_weights(p) : 0;
+        frozen = bytes > most ? p : frozen;
+        most = bytes > most ? bytes : most;
     }
-    return most;
+    return frozen;
 }
 
 void hth_trainer_share(hth_trainer *trainer)
@@ -140,7 +132,7 @@ void hth_trainer_share(hth_trainer *trainer)
         }
     }
     point.time_us = point.time_us > 0 ? point.time_us : 1;
-    trainer->share.weight_bytes = admit_most_weights(trainer);
+    trainer->share.frozen = admit_frozen(trainer);
     hth_job_memory_set(trainer->ms->site, &trainer->share, &point);
     // what was admitted is within the limit with what stays: idle programs go for it
     (void)hth_quota_holds(trainer->ms->site, &trainer->account, NULL);

@@ -65,10 +65,39 @@ static void test_frozen_weights(void **state)
     rig_close(&r);
 }
 
+// Two jobs on one frozen model have one copy of it: it is kept from a third one once.
+static void test_frozen_once(void **state)
+{
+    rig r;
+    hth_trainer *t;
+    float loss;
+    rig_make(&r, &encoder, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.freeze[0] = "l.*";
+    r.spec.options.freeze = r.spec.freeze;
+    r.spec.options.n_freeze = 1;
+    uint64_t all = r.site.device->props.budget_bytes;
+    rig_prepare(&r);
+    uint64_t frozen = frozen_bytes(&r);
+    assert_ok(hth_trainer_open(&r.models, &r.spec, NULL, &t));
+    assert_ok(hth_trainer_prepare(t, &r.input, &r.target));
+    for (int i = 0; i < 2; i++) {
+        rig_step(&r);
+        assert_int_equal(hth_job_memory_rest(&r.site, NULL),
+                         all - r.t->memory_bytes - t->memory_bytes - frozen);
+        assert_ok(hth_trainer_step(t, &r.input, &r.target, &loss));
+    }
+    assert_int_equal(hth_job_memory_rest(&r.site, &t->share), all - r.t->memory_bytes - frozen);
+    assert_int_equal(hth_job_memory_rest(&r.site, &r.t->share), all - t->memory_bytes - frozen);
+    hth_trainer_close(t);
+    assert_int_equal(hth_job_memory_rest(&r.site, NULL), all - r.t->memory_bytes - frozen);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frozen_weights),
+        cmocka_unit_test(test_frozen_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
