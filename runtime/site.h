@@ -81,8 +81,8 @@ typedef struct hth_site {
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 // hth_site_alloc_spare is hth_site_alloc of what nothing occupies: nothing is evicted for it.
 hth_err hth_site_alloc_spare(hth_site *site, size_t bytes, hth_pool_use use, void **out);
-// hth_site_workspace_take and hth_site_workspace_give are those of a timing cache whose owner is the
-// site. Measuring takes what the pool has free, so that it needs no memory in addition to the
+// hth_site_workspace_take and hth_site_workspace_give are those of a timing cache whose owner is
+// the site. Measuring takes what the pool has free, so that it needs no memory in addition to the
 // device's; where that is too little, the host's. NULL: there is none.
 void *hth_site_workspace_take(void *site, size_t bytes);
 void hth_site_workspace_give(void *site, void *memory);
