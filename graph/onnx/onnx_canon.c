@@ -269,7 +269,7 @@ static hth_err canon_cast(const canon *c)
 
 #define CANON_SPATIAL 3 // dimensions of a window; inference of shapes has the same bound
 
-// A filter's rank and kernel_shape are known when a model is imported, the data's rank is often not.
+// A filter's rank and kernel_shape are known at import; the data's rank often is not.
 static hth_err canon_window(const canon *c)
 {
     const hth_node *n = onnx_canon_node(c);

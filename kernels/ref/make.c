@@ -197,6 +197,7 @@ REF_KERNEL(ref_non_zero)
     const hth_tensor *x = &in[0];
     int64_t count = ref_count(x), found = 0, at = 0;
     int64_t *y = out[0].data;
+    // ONNX's text has a scalar's result be [0, N]; that says nothing, and onnxruntime gives [1, N].
     int rank = x->shape.rank > 0 ? x->shape.rank : 1;
     for (int64_t i = 0; i < count; i++) {
         found += !make_is_zero(x, i);
