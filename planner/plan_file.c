@@ -174,15 +174,15 @@ json_t *hth_plan_json(const hth_problem *problem, const hth_plan *plan)
             n_streamed++;
         }
     }
-    return json_pack("{s:s, s:o, s:s, s:I, s:f, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
-                     "format", PLAN_FORMAT, "problem", file_problem(problem), "policy",
-                     plan->policy, "seed", (json_int_t)plan->seed, "plan_ms", plan->plan_ms,
-                     "ended_by", plan->stopped ? "clock" : "work", "arena_bytes",
-                     (json_int_t)plan->arena_bytes, "resident_bytes",
-                     (json_int_t)plan->resident_bytes, "live_peak_bytes",
-                     (json_int_t)plan->live_peak_bytes, "host_bytes", (json_int_t)plan->host_bytes,
-                     "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us,
-                     "streamed", file_whole(streamed, n_streamed), "instructions", file_whole(instrs, plan->n_instrs));
+    return json_pack(
+        "{s:s, s:o, s:s, s:I, s:f, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format",
+        PLAN_FORMAT, "problem", file_problem(problem), "policy", plan->policy, "seed",
+        (json_int_t)plan->seed, "plan_ms", plan->plan_ms, "ended_by",
+        plan->stopped ? "clock" : "work", "arena_bytes", (json_int_t)plan->arena_bytes,
+        "resident_bytes", (json_int_t)plan->resident_bytes, "live_peak_bytes",
+        (json_int_t)plan->live_peak_bytes, "host_bytes", (json_int_t)plan->host_bytes,
+        "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us, "streamed",
+        file_whole(streamed, n_streamed), "instructions", file_whole(instrs, plan->n_instrs));
 }
 
 hth_err hth_plan_write(const char *path, const hth_problem *problem, const hth_plan *plan)

@@ -25,7 +25,7 @@ typedef struct log_row {
 
 typedef struct log_file {
     char *path;
-    FILE *f; // NULL: it is not wanted
+    FILE *f;           // NULL: it is not wanted
     bool events, made; // made: it was not there before
 } log_file;
 

@@ -14,8 +14,8 @@
 
 typedef struct hth_train_log hth_train_log;
 
-// hth_train_log_open makes the files: `csv`, and in the folder `tensorboard`, which is made if it is
-// not there, one file of a new name. A CSV file that is there is replaced with the first that is
+// hth_train_log_open makes the files: `csv`, and in the folder `tensorboard`, which is made if it
+// is not there, one file of a new name. A CSV file that is there is replaced with the first that is
 // heard of the job: of one that is refused nothing is. Either may be NULL; both: *out is NULL.
 // HTH_EIO names what cannot be made.
 hth_err hth_train_log_open(const char *csv, const char *tensorboard, hth_train_log **out);

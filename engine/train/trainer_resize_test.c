@@ -318,8 +318,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),      cmocka_unit_test(refused),
         cmocka_unit_test(memory_is_gone), cmocka_unit_test(no_host_memory),
-        cmocka_unit_test(frozen_weights),
-        cmocka_unit_test(frozen_once),
+        cmocka_unit_test(frozen_weights), cmocka_unit_test(frozen_once),
     };
     return cmocka_run_group_tests(tests, most_open, NULL);
 }

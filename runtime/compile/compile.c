@@ -423,22 +423,18 @@ static hth_err compile_instance(hth_site *site, hth_program *whole, hth_program 
     hth_stage stage = {0};
     const hth_graph *model = whole->source->graph;
     program->like[program->n_like++] = whole; // held by who calls
-    hth_err err = hth_specialize(model, whole->key, hth_ref_eval, NULL, &stage);
-    if (err == HTH_OK) {
-        program->graph = stage.graph;
-        program->n_final = stage.n_final;
-        program->final_index = stage.final_index;
-        stage.graph = NULL;
-        stage.final_index = NULL;
-        err = compile_key(program, model, whole->key, &stage);
-    }
+    hth_err err;
+    HTH_GOTO(hth_specialize(model, whole->key, hth_ref_eval, NULL, &stage), out);
+    program->graph = stage.graph;
+    program->n_final = stage.n_final;
+    program->final_index = stage.final_index;
+    stage.graph = NULL;
+    stage.final_index = NULL;
+    HTH_GOTO(compile_key(program, model, whole->key, &stage), out);
+    HTH_GOTO(hth_overhead_room(site, program), out);
+    err = compile_graph(site, program, NULL, false, NULL);
+out:
     hth_stage_fini(&stage);
-    if (err == HTH_OK) {
-        err = hth_overhead_room(site, program);
-    }
-    if (err == HTH_OK) {
-        err = compile_graph(site, program, NULL, false, NULL);
-    }
     program->n_like = 0;
     HTH_TRY(err);
     return compile_same_forms(whole, program)
