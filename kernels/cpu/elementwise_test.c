@@ -146,31 +146,13 @@ static void movement(void **state)
     fixture_close(&f);
 }
 
-// A message about a request's index says which node read it.
-static void outside(void **state)
-{
-    fixture f;
-    fixture_open(&f, 3);
-    int in[] = {fixture_value(&f, SHAPE(3, 4)),
-                fixture_const_of(&f, HTH_DT_I64, SHAPE(2), (int64_t[]){0, 3})};
-    int out[] = {fixture_value(&f, SHAPE(2, 4))};
-    const hth_node *n = fixture_node(&f, HTH_OP_GATHER, in, 2, out, 1);
-    float x[12] = {0}, y[8];
-    hth_kernel *k;
-    assert_int_equal(hth_kernel_prepare(&f.device, f.graph, n, NULL, &k), HTH_OK);
-    assert_string_equal(k->implementation, "gather");
-    hth_kernel_args a = {.in = (void *[]){x, (int64_t[]){0, 3}}, .out = (void *[]){y}};
-    assert_int_equal(k->run(k, &a), HTH_EINVAL);
-    assert_string_equal(hth_err_detail(), "node 'node' (Gather): an index is out of range");
-    hth_kernel_close(k);
-    fixture_close(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mathematics), cmocka_unit_test(unary),   cmocka_unit_test(binary),
-        cmocka_unit_test(movement),    cmocka_unit_test(outside),
+        cmocka_unit_test(mathematics),
+        cmocka_unit_test(unary),
+        cmocka_unit_test(binary),
+        cmocka_unit_test(movement),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
