@@ -136,7 +136,8 @@ static inline size_t group_most_notes(int64_t steps)
     return (size_t)steps;
 }
 
-// group_members is how many seats to look at, whatever was written there since the region was made.
+// group_members is how many seats there are to look at: never more than the region has, even if
+// another process has overwritten the number.
 static inline int group_members(const group_region *region)
 {
     uint32_t members = *(const volatile uint32_t *)&region->members;

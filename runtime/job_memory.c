@@ -94,8 +94,8 @@ static uint64_t share_beside(const hth_site *site, const hth_job_memory *mine)
 {
     uint64_t rest = site->device->props.budget_bytes;
     for (const hth_job_memory *s = site->shares; s != NULL; s = s->next) {
-        uint64_t bytes = share_bytes(site, s, mine);
-        rest -= s != mine && bytes < rest ? bytes : 0;
+        uint64_t bytes = s != mine ? share_bytes(site, s, mine) : 0;
+        rest -= bytes < rest ? bytes : 0;
     }
     return rest;
 }

@@ -64,7 +64,7 @@ static void test_made_is_new(void **state)
     site_rig_close(&r);
 }
 
-// A program that runs beside the first, on fewer threads, takes as much again.
+// Each instance of a program takes as much host memory as the program itself.
 static void test_instances_count(void **state)
 {
     site_rig r;

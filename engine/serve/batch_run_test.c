@@ -104,7 +104,7 @@ static void test_memory_goes(void **state)
     assert_non_null(memory);
     assert_true(rig.run.bytes > 0 && used >= rig.run.bytes);
     uint64_t rest = all - used;
-    assert_ok(hth_host_take(&rig.s.site, HTH_HOST_STAGES, rest, "a stage")); // it fits beside it
+    assert_ok(hth_host_take(&rig.s.site, HTH_HOST_STAGES, rest, "a stage")); // both fit
     assert_ptr_equal(rig.run.memory, memory);
     assert_ok(hth_host_take(&rig.s.site, HTH_HOST_STAGES, 1, "another"));
     assert_null(rig.run.memory);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job gets more memory, and gives it back, between two steps: no bit of a loss or of its state
-// changes, and whatever fails leaves it as it was. What it has no other one is given.
+// changes, and whatever fails leaves it as it was. No other job is given the memory that it has,
+// its frozen weights included.
 #include "runtime/ledger.h"
 #include "tests/rig/trainer_rig.h"
 
@@ -226,6 +227,16 @@ static void no_host_memory(void **state)
     rig_close(&b);
 }
 
+// A job that trains none of the encoder's layers.
+static void rig_open_frozen(rig *r)
+{
+    rig_make(r, &encoder, SAMPLES, HTH_POLICY_HEARTH);
+    r->spec.freeze[0] = "l.*";
+    r->spec.options.freeze = r->spec.freeze;
+    r->spec.options.n_freeze = 1;
+    rig_prepare(r);
+}
+
 // What the step's frozen weights take that are packed; the others are the store's mapping.
 static uint64_t frozen_bytes(const rig *r)
 {
@@ -262,12 +273,8 @@ static void frozen_weights(void **state)
 {
     rig r;
     hth_ledger l;
-    rig_make(&r, &encoder, SAMPLES, HTH_POLICY_HEARTH);
-    r.spec.freeze[0] = "l.*";
-    r.spec.options.freeze = r.spec.freeze;
-    r.spec.options.n_freeze = 1;
+    rig_open_frozen(&r);
     uint64_t all = r.site.device->props.budget_bytes;
-    rig_prepare(&r);
     rig_step(&r);
     uint64_t frozen = frozen_bytes(&r), rest = all - r.t->memory_bytes;
     assert_true(frozen > 0);
@@ -314,12 +321,8 @@ static void frozen_once(void **state)
     rig r;
     hth_trainer *t;
     float loss;
-    rig_make(&r, &encoder, SAMPLES, HTH_POLICY_HEARTH);
-    r.spec.freeze[0] = "l.*";
-    r.spec.options.freeze = r.spec.freeze;
-    r.spec.options.n_freeze = 1;
+    rig_open_frozen(&r);
     uint64_t all = r.site.device->props.budget_bytes;
-    rig_prepare(&r);
     uint64_t frozen = frozen_bytes(&r);
     assert_ok(hth_trainer_open(&r.models, &r.spec, NULL, &t));
     assert_ok(hth_trainer_prepare(t, &r.input, &r.target));
