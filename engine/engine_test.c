@@ -360,13 +360,68 @@ static void test_queries(void **state)
     fixture_close(&f);
 }
 
+static double policy_number(const json_t *doc, size_t row, const char *key)
+{
+    return json_number_value(
+        json_object_get(json_array_get(json_object_get(doc, "policies"), row), key));
+}
+
+// Several policies are measured in turns, each relative to the step that has all memory.
+static void test_policies(void **state)
+{
+    static const char *const names[] = {"keep", "hearth", "chen"};
+    fixture f;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "u", "tests/data/train/unet_adam.onnx");
+    json_t *j = told(&f, "bench",
+                     "{\"model\":\"u\",\"batch\":16,\"train\":true,\"steps\":1,"
+                     "\"budget\":\"70%\",\"policy\":\"hearth,chen\"}");
+    assert_int_equal(json_array_size(json_object_get(j, "policies")), 3);
+    assert_int_equal(json_integer_value(json_object_get(j, "rounds")), 1);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(json_object_get(j, "policies"), i);
+        double ms = policy_number(j, i, "p50_ms"), peak = policy_number(j, i, "peak_bytes");
+        assert_string_equal(json_string_value(json_object_get(row, "policy")), names[i]);
+        assert_true(ms > 0 && policy_number(j, i, "planned_ms") > 0);
+        assert_float_equal(policy_number(j, i, "ratio"), ms / policy_number(j, 0, "p50_ms"), 1e-6);
+        assert_true(i == 0 || peak <= 0.7 * policy_number(j, 0, "peak_bytes"));
+        assert_float_equal(policy_number(j, i, "ledger_bytes"), peak, 0);
+    }
+    json_decref(j);
+    j = told(&f, "bench",
+             "{\"model\":\"u\",\"batch\":4,\"train\":true,\"seconds\":0,"
+             "\"budget\":\"1KiB\",\"policy\":\"keep,vdnn\"}");
+    assert_int_equal(json_integer_value(json_object_get(j, "rounds")), 3);
+    assert_float_equal(policy_number(j, 0, "ratio"), 1, 0);
+    assert_true(policy_number(j, 0, "least_ms") <= policy_number(j, 0, "p50_ms"));
+    for (size_t i = 1; i < 3; i++) {
+        const json_t *row = json_array_get(json_object_get(j, "policies"), i);
+        assert_non_null(json_string_value(json_object_get(row, "error")));
+        assert_null(json_object_get(row, "ratio"));
+    }
+    json_decref(j);
+    fixture_close(&f);
+}
+
 // What would be cut without a word is refused.
 static void test_whole_numbers(void **state)
 {
     static const struct {
         const char *arguments, *says;
     } bad[] = {{"{\"model\":\"digits\",\"batch\":1.9}", "batch is a whole number"},
-               {"{\"model\":\"digits\",\"train\":true,\"steps\":0.5}", "steps is a whole number"}};
+               {"{\"model\":\"digits\",\"train\":true,\"steps\":0.5}", "steps is a whole number"},
+               {"{\"model\":\"digits\",\"train\":true,\"steps\":6,\"policy\":\"keep\"}",
+                "steps is a whole number from 1 to 5"},
+               {"{\"model\":\"digits\",\"train\":true,\"steps\":1001,\"policy\":\"keep,vdnn\"}",
+                "steps is a whole number from 1 to 1000"},
+               {"{\"model\":\"digits\",\"train\":true,\"policy\":\"keep,magic\"}",
+                "unknown policy 'magic'"},
+               {"{\"model\":\"digits\",\"train\":true,\"policy\":\"keep,\"}", "unknown policy ''"},
+               {"{\"model\":\"digits\",\"train\":true,\"trace\":true,\"policy\":\"keep,vdnn\"}",
+                "trace is for one policy"},
+               {"{\"model\":\"digits\",\"train\":true,\"policy\":\"keep,keep,keep,keep,keep,keep,"
+                "keep,keep,keep,keep,keep,keep,keep,keep,keep,keep\"}",
+                "more than 15 policies"}};
     fixture f;
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
@@ -413,12 +468,12 @@ static void test_slices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),   cmocka_unit_test(test_stalls),
-        cmocka_unit_test(test_edges),     cmocka_unit_test(test_empty_batch),
-        cmocka_unit_test(test_sharing),   cmocka_unit_test(test_weights_do_not_fit),
-        cmocka_unit_test(test_latency),   cmocka_unit_test(test_bad_requests),
-        cmocka_unit_test(test_too_small), cmocka_unit_test(test_smallest_forms),
-        cmocka_unit_test(test_queries),   cmocka_unit_test(test_whole_numbers),
-        cmocka_unit_test(test_slices)};
+        cmocka_unit_test(test_answers),       cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_edges),         cmocka_unit_test(test_empty_batch),
+        cmocka_unit_test(test_sharing),       cmocka_unit_test(test_weights_do_not_fit),
+        cmocka_unit_test(test_latency),       cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_too_small),     cmocka_unit_test(test_smallest_forms),
+        cmocka_unit_test(test_queries),       cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_whole_numbers), cmocka_unit_test(test_slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

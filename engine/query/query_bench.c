@@ -7,15 +7,18 @@
 #include "base/compare.h"
 #include "runtime/host.h"
 #include "engine/serve/microbatch.h"
+#include "runtime/precision.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 // Runs before timing starts, and the most that are kept for the percentiles.
 #define BENCH_WARMUP   3
 #define BENCH_MAX_RUNS 1000000
 // Nobody else is served meanwhile.
 #define BENCH_MAX_SECONDS 600
+#define BENCH_POLICIES    16 // the step that is not constrained, too
 
 static hth_err bench_runs(query *q, hth_program *program, const hth_tensor *inputs,
                           const hth_tensor *out, double seconds, double *ms, int *n)
@@ -56,15 +59,66 @@ static hth_err bench_outputs(query *q, const hth_program *program, hth_tensor *o
     return HTH_OK;
 }
 
+// The policies of a list, and before them the step that is not constrained.
+typedef struct bench_policies {
+    json_t *args[BENCH_POLICIES];
+    hth_train_spec spec[BENCH_POLICIES];
+    int n;
+} bench_policies;
+
+static hth_err bench_policy(query *call, const char *name, size_t bytes, const char *budget,
+                            bench_policies *p)
+{
+    HTH_TRY(p->n < BENCH_POLICIES
+                ? HTH_OK
+                : hth_fail(HTH_EINVAL, "policy names more than %d policies", BENCH_POLICIES - 1));
+    json_t *args = p->args[p->n] = json_copy(call->args);
+    json_object_set_new(args, "policy", json_stringn(name, bytes));
+    if (budget == NULL) {
+        json_object_del(args, "budget");
+    }
+    return hth_train_spec_read(args, true, &p->spec[p->n++]);
+}
+
+// bench_compare measures steps of several policies in turns.
+static hth_err bench_compare(query *call, double seconds, int steps, json_t **out)
+{
+    bench_policies p = {.n = 0};
+    const char *name = query_text(call, "policy"), *budget = query_text(call, "budget");
+    hth_err err;
+    HTH_GOTO(!json_is_true(json_object_get(call->args, "trace"))
+                 ? HTH_OK
+                 : hth_fail(HTH_EINVAL, "trace is for one policy"),
+             done);
+    HTH_GOTO(bench_policy(call, "keep", strlen("keep"), NULL, &p), done);
+    for (size_t bytes; name != NULL; name = name[bytes] == ',' ? name + bytes + 1 : NULL) {
+        bytes = strcspn(name, ",");
+        HTH_GOTO(bench_policy(call, name, bytes, budget, &p), done);
+    }
+    err = hth_train_compare(call->ms, p.spec, p.n, seconds, steps, call->r, out);
+done:
+    for (int i = 0; i < p.n; i++) {
+        json_decref(p.args[i]);
+    }
+    return err;
+}
+
 // bench_train measures steps of a training job.
 static hth_err bench_train(query *call, double seconds, json_t **out)
 {
     hth_train_spec spec;
-    HTH_TRY(query_spec(call, &spec));
+    const char *policy = query_text(call, "policy");
+    bool several = policy != NULL && strchr(policy, ',') != NULL;
+    int most = several ? HTH_TRAIN_ROUNDS : HTH_TRAIN_STEPS;
     double steps = query_number(call, "steps", 0);
-    if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS) || steps != floor(steps)) {
-        return hth_fail(HTH_EINVAL, "steps is a whole number from 1 to %d", HTH_TRAIN_STEPS);
+    if (!(steps >= 0 && steps <= most) || steps != floor(steps)) {
+        return hth_fail(HTH_EINVAL, "steps is a whole number from 1 to %d", most);
     }
+    if (several) {
+        hth_precision_fill(call->ms->store, call->args);
+        return bench_compare(call, seconds, (int)steps, out);
+    }
+    HTH_TRY(query_spec(call, &spec));
     return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
 }
 

@@ -13,7 +13,8 @@
 #include <jansson.h>
 
 #define HTH_TRAIN_MAX_FREEZE 16
-#define HTH_TRAIN_STEPS      5 // most that are measured one by one
+#define HTH_TRAIN_STEPS      5    // most that are measured one by one
+#define HTH_TRAIN_ROUNDS     1000 // most of hth_train_compare
 // Of a group's job's arguments: how many members it has. Only the server says so.
 #define HTH_TRAIN_MEMBERS "members"
 // Of a job's arguments: {"need_bytes", "host_bytes", "budget_bytes", "step_us"} that it had when it
@@ -292,6 +293,12 @@ hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, 
 // HTH_TRAIN_STEPS), as many as that.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
                         hth_request *request, json_t **out);
+// hth_train_compare measures n steps, one for each of `specs`, in turns: a round is a step of each.
+// There are `steps` rounds (0: for `seconds`, three at least). "policies" of *out has a row for
+// each: its step time, relative to that of the first one with a plan by the medians of what their steps take
+// relative to the mean of their round; or "error", where there is no plan for its budget.
+hth_err hth_train_compare(hth_models *ms, const hth_train_spec *specs, int n, double seconds,
+                          int steps, hth_request *request, json_t **out);
 // hth_train_visit compiles the step of a synthetic batch and shows it to `visit`. With
 // spec->profile it is compiled for that device: there is a plan, but nothing that could run.
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *request,

@@ -3,7 +3,8 @@
 // steps of the plan as it is, or, for a time, steps of a plan that is corrected as a job's is
 // (replan.h) before anything counts: then what is predicted, of a step or of a new plan's
 // step, can be held against the steps that come after. In both cases what the nodes took is
-// remembered for plans that come after this one.
+// remembered for plans that come after this one. Several policies take turns, step by step: what
+// else the machine does meets all of them, and a step counts relative to the mean of its round.
 #include "engine/train/trainer_impl.h"
 
 #include "base/alloc.h"
@@ -12,6 +13,7 @@
 #include "planner/plan_json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +226,171 @@ done:
     json_decref(trace);
     bench_close(&b);
     hth_free(took);
+    return err;
+}
+
+// One of several policies.
+typedef struct contender {
+    bench b;
+    char *why;                   // NULL: it runs; else why it has no plan
+    double planned_us, bound_us; // as it was opened
+    json_t *memory;
+    double *ms, *relative; // per round: its step, and the logarithm of that / the round's mean
+} contender;
+
+typedef struct contest {
+    contender *list;
+    int n, rounds, most;
+} contest;
+
+static void contest_close(contest *c)
+{
+    for (int i = 0; c->list != NULL && i < c->n; i++) {
+        bench_close(&c->list[i].b);
+        json_decref(c->list[i].memory);
+        hth_free(c->list[i].why);
+        hth_free(c->list[i].ms);
+        hth_free(c->list[i].relative);
+    }
+    hth_free(c->list);
+}
+
+static hth_err contender_open(hth_models *ms, const hth_train_spec *spec, hth_request *request,
+                              contender *c)
+{
+    hth_err err = bench_open(ms, spec, request, &c->b);
+    if (err == HTH_ETOOBIG) {
+        bench_close(&c->b);
+        c->b = (bench){.n_inputs = 0};
+        c->why = hth_strdup(hth_err_detail());
+        return c->why != NULL ? HTH_OK : hth_no_memory("a benchmark");
+    }
+    HTH_TRY(err);
+    c->planned_us = hth_trainer_predicted_us(c->b.trainer);
+    c->bound_us = hth_trainer_program(c->b.trainer)->plan->lower_bound_us;
+    return HTH_OK;
+}
+
+// contender_warm makes its first steps, after which its memory is what it stays.
+static hth_err contender_warm(contender *c, int steps)
+{
+    double ms;
+    HTH_TRY(steps > 0 ? bench_step(&c->b, &ms) : bench_warm(&c->b));
+    c->memory = json_object();
+    HTH_TRY(c->memory != NULL ? HTH_OK : hth_no_memory("a benchmark"));
+    bench_memory(&c->b, c->memory);
+    bool sees = steps > 0 && c->b.trainer->parts == 1;
+    return sees ? hth_replan_see(c->b.trainer, steps < HTH_TRAIN_STEPS ? steps : HTH_TRAIN_STEPS)
+                : HTH_OK;
+}
+
+static hth_err contest_open(hth_models *ms, const hth_train_spec *specs, int n, int steps,
+                            hth_request *request, contest *c)
+{
+    *c = (contest){.n = n, .most = steps > 0 ? steps : HTH_TRAIN_ROUNDS};
+    c->list = hth_calloc((size_t)n, sizeof *c->list);
+    HTH_TRY(c->list != NULL ? HTH_OK : hth_no_memory("a benchmark"));
+    for (int i = 0; i < n; i++) {
+        contender *one = &c->list[i];
+        one->ms = hth_calloc((size_t)c->most, sizeof *one->ms);
+        one->relative = hth_calloc((size_t)c->most, sizeof *one->relative);
+        HTH_TRY(one->ms != NULL && one->relative != NULL ? HTH_OK : hth_no_memory("a benchmark"));
+        HTH_TRY(contender_open(ms, &specs[i], request, one));
+        HTH_TRY(one->why == NULL ? contender_warm(one, steps) : HTH_OK);
+    }
+    return HTH_OK;
+}
+
+// A round is a step of each; another one begins it each time.
+static hth_err contest_round(contest *c)
+{
+    double sum = 0;
+    int n = 0, round = c->rounds;
+    for (int k = 0; k < c->n; k++) {
+        contender *one = &c->list[(round + k) % c->n];
+        if (one->why == NULL) {
+            HTH_TRY(bench_step(&one->b, &one->ms[round]));
+            sum += log(one->ms[round]);
+            n++;
+        }
+    }
+    for (int i = 0; i < c->n; i++) { // of one without a plan: of no use
+        c->list[i].relative[round] = log(c->list[i].ms[round]) - sum / n;
+    }
+    c->rounds++;
+    return HTH_OK;
+}
+
+static hth_err contest_run(contest *c, double seconds, int steps, hth_request *request)
+{
+    uint64_t start_ns = hth_now_ns(), length_ns = hth_ns_of(seconds * 1e9);
+    for (bool more = true; more && c->rounds < c->most;) {
+        HTH_TRY(contest_round(c));
+        uint64_t past_ns = hth_now_ns() - start_ns;
+        more = steps > 0 || c->rounds < 3 || past_ns < length_ns;
+        if (request->progress != NULL) {
+            request->progress(request, "measuring", steps > 0 ? (uint64_t)c->rounds : past_ns,
+                              steps > 0 ? (uint64_t)steps : length_ns);
+        }
+    }
+    return HTH_OK;
+}
+
+// contender_document orders its rounds; `base`: the relative step that is 1.
+static json_t *contender_document(contender *c, const hth_train_spec *spec, int rounds, double base)
+{
+    const char *policy = hth_policy_name(spec->plan.policy);
+    if (c->why != NULL) {
+        return json_pack("{s:s, s:s}", "policy", policy, "error", c->why);
+    }
+    const hth_trainer *t = c->b.trainer;
+    qsort(c->ms, (size_t)rounds, sizeof *c->ms, hth_compare_double);
+    double p25 = hth_percentile(c->relative, rounds, 25);
+    double p75 = hth_percentile(c->relative, rounds, 75);
+    double ratio = exp(hth_median(c->relative, rounds) - base);
+    json_t *doc =
+        json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "policy", policy, "ratio", ratio, "spread",
+                  (p75 - p25) / 2, "p50_ms", hth_median(c->ms, rounds), "least_ms", c->ms[0],
+                  "planned_ms", c->planned_us / 1e3, "lower_bound_ms", c->bound_us / 1e3);
+    json_object_update_missing_new(doc, hth_trainer_memory(t));
+    json_object_update_missing(doc, c->memory);
+    json_object_set_new(doc, "calm", json_boolean(t->replan.calm));
+    return doc;
+}
+
+static json_t *contest_document(contest *c, const hth_train_spec *specs,
+                                const hth_device_props *props)
+{
+    const contender *first = NULL;
+    json_t *list = json_array();
+    for (int i = 0; i < c->n; i++) {
+        if (c->list[i].why == NULL) {
+            qsort(c->list[i].relative, (size_t)c->rounds, sizeof(double), hth_compare_double);
+            first = first == NULL ? &c->list[i] : first;
+        }
+    }
+    for (int i = 0; i < c->n; i++) {
+        double base = first != NULL ? hth_median(first->relative, c->rounds) : 0;
+        json_array_append_new(list, contender_document(&c->list[i], &specs[i], c->rounds, base));
+    }
+    return json_pack("{s:s, s:I, s:i, s:s, s:i, s:o}", "model", specs->model, "batch",
+                     (json_int_t)specs->batch, "threads", props->n_threads, "device", props->name,
+                     "rounds", c->rounds, "policies", list);
+}
+
+hth_err hth_train_compare(hth_models *ms, const hth_train_spec *specs, int n, double seconds,
+                          int steps, hth_request *request, json_t **out)
+{
+    contest c;
+    hth_err err;
+    HTH_GOTO(contest_open(ms, specs, n, steps, request, &c), done);
+    HTH_GOTO(contest_run(&c, seconds, steps, request), done);
+    for (int i = 0; i < n; i++) {
+        HTH_GOTO(c.list[i].why == NULL ? hth_replan_remember(c.list[i].b.trainer) : HTH_OK, done);
+    }
+    *out = contest_document(&c, specs, &ms->site->device->props);
+done:
+    contest_close(&c);
     return err;
 }
 
