@@ -35,7 +35,7 @@ BATCH = {'mobilenetv2': 16, 'densenet121': 8, 'resnet50': 16, 'vgg19': 16, 'unet
 POLICIES = 'hearth,mo-sos,str-auto,monet,checkmate-auto,capuchin,vdnn,chen'
 MIB = 2**20
 LEARN = 3  # rounds
-LINKED = 'cpu:mem=3GiB,threads=1'
+LINKED = 'cpu:mem=12GiB,threads=1'  # for the steps of all policies at once
 # A Tesla P40: 11.76 TFLOP/s, 24 GB (NVIDIA's data sheet); a Pascal Titan X, the same chip with 10.97 TFLOP/s, takes 147.32 ms forward and backward for
 # VGG-19 with 16 images of 224x224 (github.com/jcjohnson/cnn-benchmarks, cuDNN 5.1). Pinned copies over PCIe 3 x16 reach 12 GB/s.
 P40_STEP_S = 0.14732 * 10.97 / 11.76
