@@ -178,7 +178,8 @@ static void seeds_that_favour_a_baseline(void **state)
 }
 
 // Near its floor this step waits for copies. Kicks that bring back what it waits for find plans
-// that others rarely do: without them the mean is 1.76 times the fastest step.
+// that others rarely do: the mean is 1.64 to 1.66 times the fastest step, by what the seeds hit;
+// without them 1.76 to 1.81.
 static void what_is_waited_for_comes_back(void **state)
 {
     hth_problem p = pg_unet(120, 256, 256);
@@ -201,7 +202,7 @@ static void what_is_waited_for_comes_back(void **state)
     assert_false(hth_plan_work_end());
     hth_step_fini(&step);
     hth_problem_fini(&p);
-    if (sum / 8 > 1.65) {
+    if (sum / 8 > 1.70) {
         fail_msg("the mean is %.3f times the fastest step", sum / 8);
     }
 }

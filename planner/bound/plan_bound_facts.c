@@ -207,6 +207,16 @@ bool hth_bound_reruns(const hth_bound *bound, int v, int s, double own)
            hth_bound_room(bound, s, own + facts_reads(bound, v, s));
 }
 
+int hth_bound_rerun(const hth_bound *bound, int v, int first, int s, double own, double own_before)
+{
+    for (int k = 0; s >= first && k < FACTS_LOOK; k++, s--) {
+        if (hth_bound_reruns(bound, v, s, k == 0 ? own : own_before)) {
+            return s;
+        }
+    }
+    return s >= first ? s : first - 1;
+}
+
 // How many recomputes could read tensor u in one stage.
 static int facts_readers(const hth_step *step, int u)
 {
@@ -258,7 +268,14 @@ static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double s
         while (leave < m->n_stages && facts_fits(bound, u, leave)) {
             leave++;
         }
-        bound->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, leave, taken};
+        bound->dead[at] = (hth_dead){.tensor = u,
+                                     .since = p,
+                                     .share = share * part,
+                                     .save = save * part,
+                                     .next = *head,
+                                     .reads = -1,
+                                     .leave = leave,
+                                     .taken = taken};
         *head = at;
         if (m->p->nodes[w].recomputable) {
             part /= bound->n_made[w];

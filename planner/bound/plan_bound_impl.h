@@ -26,7 +26,7 @@
 #include "planner/bound/plan_bound.h"
 
 #define BOUND_PATHS 32
-#define BOUND_ARCS  2 // of a path
+#define BOUND_ARCS  8 // of a path
 #define BOUND_BUSY  BOUND_PATHS
 #define BOUND_ROOM  (1 + 1e-9) // of the budget; sums of shares are rounded
 
@@ -51,6 +51,10 @@ typedef struct hth_dead {
     int next, reads;
     int leave;  // the first stage after `since` that it finds no room in
     bool taken; // its buffer may be taken over: nothing more in the stage of the recompute
+    // The minimiser: where it is moved, for a recompute in stage `at`; and how often, on average.
+    bool moved;
+    int at, away, back;
+    double mean;
 } hth_dead;
 
 // What the ways through an interval cost. Each that leaves chooses its stages, too.
@@ -68,6 +72,7 @@ typedef struct hth_way {
 typedef struct hth_had {
     double us;
     hth_interval_mode mode;
+    int stage; // where it is computed again
     int away, back;
 } hth_had;
 
@@ -146,6 +151,9 @@ static inline bool hth_bound_room(const hth_bound *bound, int s, double bytes)
 // hth_bound_reruns says whether node v may find room to be computed again in stage s besides what
 // is there in every plan, what it reads, and `own` bytes (/ budget) of its result.
 bool hth_bound_reruns(const hth_bound *bound, int v, int s, double own);
+// hth_bound_rerun returns the last stage from `first` to s in which it may, first - 1: in none.
+// After many stages without, one that may have room counts as one that has.
+int hth_bound_rerun(const hth_bound *bound, int v, int first, int s, double own, double own_before);
 // hth_bound_come returns the first stage, not before `first`, from which on tensor u finds room
 // until stage s.
 int hth_bound_come(const hth_bound *bound, int u, int first, int s);

@@ -13,6 +13,8 @@
 #define PATH_STAGES 64 // at which a path may turn
 #define PATH_NEW    2  // at a time
 #define PATH_SEEN   1e-3
+#define PATH_WORTH  0.002 // of the step: shorter arcs are left out
+#define PATH_SMALL  256   // stages: beyond that many arcs cost more than they tell
 
 void hth_bound_path_begin(hth_bound *bound)
 {
@@ -85,6 +87,9 @@ void hth_bound_average(hth_bound *bound, double by)
             by * ((bound->choice[g].mode == HTH_INTERVAL_RECOMPUTE) - bound->mean_again[g]);
         bound->mean_out[g] += by * ((moves && bound->choice[g].saved) - bound->mean_out[g]);
     }
+    for (int i = 0; i < bound->n_dead; i++) {
+        bound->dead[i].mean += by * (bound->dead[i].moved - bound->dead[i].mean);
+    }
     for (int s = 0; s < m->n_stages; s++) {
         bound->mean_us[s] += by * (bound->us[s] - bound->mean_us[s]);
     }
@@ -108,6 +113,12 @@ static int path_copy_cmp(const void *a, const void *b)
     return x->key - y->key;
 }
 
+static int path_limit_cmp(const void *a, const void *b)
+{
+    const path_copy *x = a, *y = b;
+    return x->limit - y->limit;
+}
+
 static void path_copies(const hth_bound *bound, path_copy *out, int *n_out, path_copy *in,
                         int *n_in)
 {
@@ -124,6 +135,14 @@ static void path_copies(const hth_bound *bound, path_copy *out, int *n_out, path
         if (bound->mean_out[g] > PATH_SEEN) {
             int away = c->mode == HTH_INTERVAL_OFFLOAD ? c->away : interval->p + 1;
             out[(*n_out)++] = (path_copy){made, away, bound->mean_out[g] * m->d2h_us[t]};
+        }
+    }
+    for (int i = 0; i < bound->n_dead; i++) {
+        const hth_dead *x = &bound->dead[i];
+        if (x->mean > PATH_SEEN) {
+            int u = x->tensor, made = m->p->tensors[u].producer;
+            in[(*n_in)++] = (path_copy){x->at, x->back, x->mean * x->share * m->h2d_us[u]};
+            out[(*n_out)++] = (path_copy){made, x->away, x->mean * x->save * m->d2h_us[u]};
         }
     }
     qsort(out, (size_t)*n_out, sizeof *out, path_copy_cmp);
@@ -221,12 +240,96 @@ static void path_choose(hth_bound *bound, path_turn *turn, int n_turns, int iter
     }
 }
 
+// The longest way to the beginning of a stage (W) or to its compute (S), and how it got there.
+typedef struct path_way {
+    double us;
+    int from;
+    bool copies; // by an arc from E_from, W_from; else by compute
+} path_way;
+
+static void path_reach(path_way *at, double us, int from, bool copies)
+{
+    if (us > at->us) {
+        *at = (path_way){us, from, copies};
+    }
+}
+
+// path_leave follows the arcs from E_s, which is at `us`, over the copies out of what is made in
+// stage s or later; out[] by `limit`.
+static void path_leave(int s, int n, const path_copy *out, int n_out, path_way *start, double us)
+{
+    for (int k = 0; k < n_out; k++) {
+        int to = out[k].limit > s + 1 ? out[k].limit : s + 1;
+        if (out[k].key >= s && to <= n) {
+            us += out[k].us;
+            path_reach(&start[to], us, s, true);
+        }
+    }
+}
+
+// path_enter follows those from W_s, over the copies in of what is away until stage s or later;
+// in[] by `key`.
+static void path_enter(int s, const path_copy *in, int n_in, path_way *ready, double us)
+{
+    for (int k = 0; k < n_in; k++) {
+        if (in[k].limit >= s && in[k].key >= s) {
+            us += in[k].us;
+            path_reach(&ready[in[k].key], us, s, true);
+        }
+    }
+}
+
+// The longest of all paths; of one with too many arcs, the last ones. begin[s]: compute before
+// stage s. Arcs are worth a look from where a copy was made, or comes back.
+static hth_err path_best(const double *begin, int n, path_copy *out, int n_out, const path_copy *in,
+                         int n_in, hth_bound_path *path)
+{
+    size_t count = (size_t)n + 2;
+    path_way *start = hth_alloc(count * sizeof *start), *ready = hth_alloc(count * sizeof *ready);
+    bool *made = hth_calloc(count, sizeof *made), *back = hth_calloc(count, sizeof *back);
+    bool good = start != NULL && ready != NULL && made != NULL && back != NULL;
+    double worth = PATH_WORTH * begin[n];
+    qsort(out, (size_t)n_out, sizeof *out, path_limit_cmp);
+    for (int k = 0; good && k < n_out; k++) {
+        made[out[k].key] = true;
+    }
+    for (int k = 0; good && k < n_in; k++) {
+        back[in[k].limit] = true;
+    }
+    for (int s = 0; good && s <= n; s++) {
+        start[s] = ready[s] = (path_way){s == 0 ? 0 : -INFINITY, 0, false};
+    }
+    for (int s = 0; good && s < n; s++) {
+        path_reach(&ready[s], start[s].us, s, false);
+        path_enter(s, in, back[s] ? n_in : 0, ready, start[s].us - worth);
+        double end = ready[s].us + begin[s + 1] - begin[s];
+        path_reach(&start[s + 1], end, s, false);
+        path_leave(s, n, out, made[s] ? n_out : 0, start, end - worth);
+    }
+    for (int s = n; good && s > 0 && path->n_arcs < BOUND_ARCS;) {
+        int from = start[s].from;
+        if (start[s].copies) {
+            path->arc[path->n_arcs++] = (hth_arc){from, s, false, 0};
+        }
+        if (ready[from].copies && path->n_arcs < BOUND_ARCS) {
+            path->arc[path->n_arcs++] = (hth_arc){ready[from].from, from, true, 0};
+        }
+        s = ready[from].from;
+    }
+    hth_free(start);
+    hth_free(ready);
+    hth_free(made);
+    hth_free(back);
+    return good ? HTH_OK : hth_no_memory("a path of %d nodes", n);
+}
+
 hth_err hth_bound_path_add(hth_bound *bound, int iteration)
 {
     int n = bound->m->n_stages, n_out, n_in, n_turns = 0;
-    size_t ng = (size_t)bound->m->n_intervals + 1;
+    size_t ng = (size_t)bound->m->n_intervals + (size_t)bound->n_dead + 1;
     path_copy *out = hth_alloc(ng * sizeof *out), *in = hth_alloc(ng * sizeof *in);
     path_turn turn[PATH_STAGES] = {{0}};
+    hth_bound_path longest = {.age = iteration};
     hth_err err = HTH_OK;
     if (out != NULL && in != NULL) {
         path_copies(bound, out, &n_out, in, &n_in);
@@ -241,6 +344,12 @@ hth_err hth_bound_path_add(hth_bound *bound, int iteration)
             }
         }
         path_choose(bound, turn, n_turns, iteration);
+        if (n <= PATH_SMALL) {
+            err = path_best(bound->us_sum, n, out, n_out, in, n_in, &longest);
+        }
+        if (longest.n_arcs > 0) {
+            path_insert(bound, &longest);
+        }
     } else {
         err = hth_no_memory("bounding a step of %d nodes", n);
     }

@@ -162,6 +162,33 @@ static void bounds_hold_against_all_schedules(void **state)
     assert_true(tried > 500 / TEST_STRIDE);
 }
 
+// Where a tensor is needed there is no room to compute it again, but there is where another
+// recompute reads it before.
+static void recomputes_come_early(void **state)
+{
+    hth_problem p = pt_problem(8, 8);
+    hth_step m;
+    p.h2d_bytes_per_s = p.d2h_bytes_per_s = 0;
+    int w = pt_tensor(&p, HTH_MEM_WEIGHT, 64, -1);
+    int a = pt_node(&p, &w, 1, HTH_MEM_ACTIVATION, 3 << 20, false);
+    int t = pt_node(&p, &a, 1, HTH_MEM_ACTIVATION, 1 << 20, false);
+    int r = pt_node(&p, &t, 1, HTH_MEM_ACTIVATION, 1 << 20, false);
+    int wide = pt_node(&p, &w, 1, HTH_MEM_ACTIVATION, 1 << 20, false);
+    int s = pt_node(&p, (int[]){r, wide}, 2, HTH_MEM_ACTIVATION, 1 << 20, false);
+    pt_node(&p, (int[]){t, s}, 2, HTH_MEM_OUTPUT, 6 << 20, false);
+    for (int i = 0; i < p.n_nodes; i++) {
+        pt_choice(&p, i, 10, i == 3 ? 17 << 19 : 0); // nothing of the others fits beside the fourth
+        p.nodes[i].recomputable = true;
+    }
+    uint64_t budget = (10 << 20) - 4096;
+    assert_ok(hth_step_init(&m, &p));
+    double best = bound_best(&m, budget);
+    assert_true(best < INFINITY);
+    assert_true(bound_of(&m, budget, best) <= best * (1 + 1e-9));
+    hth_step_fini(&m);
+    hth_problem_fini(&p);
+}
+
 // What the bound is worth on a step of ordinary size: long searches end 1 to 5 % above these.
 static void bounds_are_close(void **state)
 {
@@ -204,6 +231,7 @@ int main(void)
         cmocka_unit_test(bounds_of_many_paths),
         cmocka_unit_test(bounds_hold_on_random_networks),
         cmocka_unit_test(bounds_hold_against_all_schedules),
+        cmocka_unit_test(recomputes_come_early),
         cmocka_unit_test(bounds_are_close),
         cmocka_unit_test(allocations_fail_cleanly),
     };

@@ -40,22 +40,26 @@ static void value_take_move(hth_bound *bound, int g, const hth_way *way, bool sa
     bound->use[interval->q] -= bytes;
 }
 
-// .. and having all that is dead in stage s; returns the time of its recomputes.
-static double value_take_dead(hth_bound *bound, int head, int s)
+// .. and having all that is dead in stage s.
+static void value_take_dead(hth_bound *bound, int head, int s)
 {
     const hth_step *m = bound->m;
-    double us = 0;
     for (int i = head; i >= 0; i = bound->dead[i].next) {
-        const hth_dead *x = &bound->dead[i];
+        hth_dead *x = &bound->dead[i];
         double bytes = hth_bound_bytes(bound, x->tensor) * x->share, save = x->save / x->share;
         int u = x->tensor, w = m->p->tensors[u].producer;
         hth_had how = hth_bound_had(bound, x, s);
-        bound->use[how.mode == HTH_INTERVAL_KEEP ? x->since + 1 : s] += bytes;
+        int from = how.mode == HTH_INTERVAL_KEEP ? x->since + 1 : s;
+        bound->use[how.mode == HTH_INTERVAL_RECOMPUTE ? how.stage : from] += bytes;
         bound->use[x->taken ? s : s + 1] -= bytes;
         if (how.mode == HTH_INTERVAL_RECOMPUTE) {
-            us += bound->fast_us[w] * x->share / bound->n_made[w] +
-                  value_take_dead(bound, x->reads, s);
+            bound->us[how.stage] += bound->fast_us[w] * x->share / bound->n_made[w];
+            value_take_dead(bound, x->reads, how.stage);
         } else if (how.mode == HTH_INTERVAL_OFFLOAD) {
+            x->moved = true;
+            x->at = s;
+            x->away = how.away;
+            x->back = how.back;
             value_copies(bound, x->share * m->h2d_us[u], how.back, s, x->save * m->d2h_us[u], w,
                          how.away);
             bound->use[x->since + 1] += bytes * save;
@@ -64,7 +68,6 @@ static double value_take_dead(hth_bound *bound, int head, int s)
             bound->use[s] -= bytes;
         }
     }
-    return us;
 }
 
 static void value_take_residency(hth_bound *bound, int g, const hth_way *way)
@@ -82,8 +85,8 @@ static void value_take_residency(hth_bound *bound, int g, const hth_way *way)
     }
     bound->choice[g] =
         (hth_choice_of_interval){.mode = HTH_INTERVAL_RECOMPUTE, .stage = way->stage};
-    bound->us[way->stage] += bound->fast_us[v] / bound->n_made[v] +
-                             value_take_dead(bound, bound->dead_of[g], way->stage);
+    bound->us[way->stage] += bound->fast_us[v] / bound->n_made[v];
+    value_take_dead(bound, bound->dead_of[g], way->stage);
     bound->use[way->stage] += bytes;
     bound->use[interval->q] -= bytes;
 }
@@ -186,6 +189,9 @@ double hth_bound_value(hth_bound *bound)
     memset(bound->use, 0, ((size_t)n + 2) * sizeof *bound->use);
     memset(bound->us, 0, ((size_t)n + 2) * sizeof *bound->us);
     memset(bound->length, 0, sizeof bound->length);
+    for (int i = 0; i < bound->n_dead; i++) {
+        bound->dead[i].moved = false;
+    }
     bound->sum[0] = 0;
     for (int s = 0; s < n; s++) {
         bound->sum[s + 1] = bound->sum[s] + bound->price[s];

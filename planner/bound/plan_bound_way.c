@@ -66,27 +66,70 @@ static double way_in(const hth_bound *bound, int first, int q, double us, double
 
 static double way_dead(const hth_bound *bound, int head, int s);
 
+// What computing node v again in stage s costs, and keeping `bytes` of it until stage q; reads: what
+// is dead of its inputs.
+static double way_rerun(const hth_bound *bound, double us, double bytes, int reads, int s, int q,
+                        double limit)
+{
+    double cost = bytes * (bound->sum[q] - bound->sum[s]) + bound->share[s] * us;
+    return cost < limit ? cost + way_dead(bound, reads, s) : INFINITY;
+}
+
+// The cheapest stage, not before `first`, to compute node v again for stage q: the last one with
+// room, or one before it that counts in fewer paths, for the price of staying from then on. own:
+// the bytes that its result takes of stage q, before: of others. In between what is dead only costs
+// more the later it is, or staying does.
+static double way_again(const hth_bound *bound, int v, double us, double own, double before,
+                        double bytes, int reads, int first, int q, double limit, int *stage)
+{
+    int k = bound->n_dips, last = hth_bound_rerun(bound, v, first, q, own, before);
+    if (last < first) {
+        return INFINITY;
+    }
+    double best = way_rerun(bound, us, bytes, reads, last, q, limit);
+    *stage = last;
+    while (k > 0 && bound->dip[k - 1] >= last) {
+        k--;
+    }
+    for (; k > 0 && bound->dip[k - 1] >= first && best > 0; k--) {
+        int s = bound->dip[k - 1];
+        if (bytes * (bound->sum[q] - bound->sum[s]) >= fmin(best, limit)) {
+            break;
+        }
+        s = hth_bound_rerun(bound, v, first, s, before, before);
+        double cost =
+            s >= first ? way_rerun(bound, us, bytes, reads, s, q, fmin(best, limit)) : INFINITY;
+        if (cost < best) {
+            best = cost;
+            *stage = s;
+        }
+    }
+    return best;
+}
+
 hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
 {
     const hth_step *m = bound->m;
     int u = dead->tensor, w = m->p->tensors[u].producer;
     double bytes = hth_bound_bytes(bound, u);
-    hth_had best = {INFINITY, HTH_INTERVAL_KEEP, 0, 0};
+    hth_had best = {INFINITY, HTH_INTERVAL_KEEP, 0, 0, 0};
     if (dead->leave >= s) {
         best.us = bytes * (bound->sum[s] - bound->sum[dead->since + 1]) * dead->share;
     }
     if (best.us <= 0) {
         return best;
     }
-    double own = dead->taken ? 0 : bytes; // else it is another's that is counted
-    if (m->p->nodes[w].recomputable && hth_bound_reruns(bound, w, s, own)) {
-        double again = bound->share[s] * bound->fast_us[w] * dead->share / bound->n_made[w];
-        again += again < best.us ? way_dead(bound, dead->reads, s) : 0;
-        best = again < best.us ? (hth_had){again, HTH_INTERVAL_RECOMPUTE, 0, 0} : best;
+    int come = hth_bound_come(bound, u, dead->since + 1, s);
+    if (m->p->nodes[w].recomputable) {
+        double own = dead->taken ? 0 : bytes; // else it is another's that is counted
+        hth_had again = {0, HTH_INTERVAL_RECOMPUTE, s, 0, 0};
+        again.us =
+            way_again(bound, w, bound->fast_us[w] * dead->share / bound->n_made[w], own, bytes,
+                      bytes * dead->share, dead->reads, come, s, best.us, &again.stage);
+        best = again.us < best.us ? again : best;
     }
     if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
-        hth_had move = {0, HTH_INTERVAL_OFFLOAD, 0, 0};
-        int come = hth_bound_come(bound, u, dead->since + 1, s);
+        hth_had move = {0, HTH_INTERVAL_OFFLOAD, 0, 0, 0};
         move.us = dead->share * way_in(bound, come, s, m->h2d_us[u], bytes, &move.back);
         move.us +=
             dead->save * way_out(bound, w, dead->since, s - 1, m->d2h_us[u], bytes, &move.away);
@@ -104,37 +147,6 @@ static double way_dead(const hth_bound *bound, int head, int s)
         sum += x->taken ? 0 : hth_bound_bytes(bound, x->tensor) * x->share * bound->price[s];
     }
     return sum;
-}
-
-// The cheapest stage to compute interval g's tensor again: where it is needed, or before, in a
-// stage that counts in fewer paths, for the price of staying from then on.
-static double way_again(const hth_bound *bound, int g, int come, double limit, int *stage)
-{
-    const hth_interval *interval = &bound->m->interval[g];
-    int v = bound->m->p->tensors[interval->tensor].producer, q = interval->q, k = bound->n_dips;
-    double us = bound->fast_us[v] / bound->n_made[v],
-           bytes = hth_bound_bytes(bound, interval->tensor);
-    double best = hth_bound_reruns(bound, v, q, 0) ? bound->share[q] * us : INFINITY;
-    best += best < limit ? way_dead(bound, bound->dead_of[g], q) : 0;
-    *stage = q;
-    while (k > 0 && bound->dip[k - 1] >= q) {
-        k--;
-    }
-    for (; k > 0 && bound->dip[k - 1] > interval->p + 1 && bound->dip[k - 1] >= come; k--) {
-        int s = bound->dip[k - 1];
-        double residency = bytes * (bound->sum[q] - bound->sum[s]),
-               cost = residency + bound->share[s] * us;
-        if (residency >= fmin(best, limit)) {
-            break;
-        }
-        cost += hth_bound_reruns(bound, v, s, bytes) ? 0 : INFINITY;
-        cost += cost < best ? way_dead(bound, bound->dead_of[g], s) : 0;
-        if (cost < best) {
-            best = cost;
-            *stage = s;
-        }
-    }
-    return best;
 }
 
 static double way_keep(const hth_bound *bound, const hth_interval *interval)
@@ -163,7 +175,9 @@ hth_way hth_bound_way(const hth_bound *bound, int g, bool apart)
         return x;
     }
     if (interval->can_rerun) {
-        double again = way_again(bound, g, come, x.residency, &stage);
+        int v = m->p->tensors[t].producer, first = come > interval->p + 1 ? come : interval->p + 1;
+        double again = way_again(bound, v, bound->fast_us[v] / bound->n_made[v], 0, bytes, bytes,
+                                 bound->dead_of[g], first, interval->q, x.residency, &stage);
         if (again < x.residency) {
             x.residency = again;
             x.stage = stage;
