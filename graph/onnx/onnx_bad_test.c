@@ -97,13 +97,13 @@ typedef struct bad {
     hth_onnx_limits limits;
 } bad;
 
-// load tries the whole way of an import on the bytes.
-static hth_err load(hth_span model, const hth_onnx_limits *limits)
+// load_graph tries the whole way of an import on the bytes.
+static hth_err load_graph(hth_span model, const hth_onnx_limits *limits, hth_graph **out)
 {
     hth_onnx_file *f;
     hth_const *c[8] = {0};
-    hth_graph *g = NULL;
     size_t bytes;
+    *out = NULL;
     HTH_TRY(hth_onnx_open_bytes(model.data, model.bytes, limits, &f));
     int n = hth_onnx_n_tensors(f);
     assert_true(n <= 8);
@@ -112,12 +112,19 @@ static hth_err load(hth_span model, const hth_onnx_limits *limits)
         assert_int_equal(hth_const_new(t->dtype, &t->shape, t->data, &c[i]), HTH_OK);
     }
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
-    hth_err err = hth_onnx_load(skeleton, bytes, c, n, limits, &g);
+    hth_err err = hth_onnx_load(skeleton, bytes, c, n, limits, out);
     for (int i = 0; i < n; i++) {
         hth_const_rele(c[i]);
     }
-    hth_graph_free(g);
     hth_onnx_close(f);
+    return err;
+}
+
+static hth_err load(hth_span model, const hth_onnx_limits *limits)
+{
+    hth_graph *g;
+    hth_err err = load_graph(model, limits, &g);
+    hth_graph_free(g);
     return err;
 }
 
@@ -492,6 +499,55 @@ static void test_attribute_types(void **state)
     }
 }
 
+// put_own adds attributes by the names of our own, as integers.
+static void put_own(hth_wire_buffer *node)
+{
+    static const char *const own[] = {"share", "salt", "flatten", "relu", "decoupled", "transA"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        hth_wire_buffer a = {0};
+        hth_wire_put_bytes(&a, 1, text_span(own[i]));
+        hth_wire_put_varint(&a, 3, 1);
+        hth_wire_put_varint(&a, 20, 2);
+        put_nested(node, 5, a);
+    }
+}
+
+// What our operators have attributes for, and ONNX's have not, is not taken from a file: kernels
+// would go by it.
+static void test_own_attributes(void **state)
+{
+    hth_wire_buffer graph = {0}, model = {0};
+    hth_wire_buffer norm = make_node("", "BatchNormalization", "x w w w w", "a"),
+                    product = make_node("", "MatMul", "a m", "b"),
+                    gemm = make_node("", "Gemm", "b m", "y");
+    hth_graph *g;
+    put_own(&norm);
+    put_own(&product);
+    put_own(&gemm);
+    add_info(&graph, 11, "x", 1, 2);
+    add_tensor(&graph, "w", 1, (uint64_t[]){2}, 1, 8);
+    add_tensor(&graph, "m", 1, (uint64_t[]){2, 2}, 2, 16);
+    put_nested(&graph, 1, norm);
+    put_nested(&graph, 1, product);
+    put_nested(&graph, 1, gemm);
+    add_info(&graph, 12, "y", 1, 2);
+    add_opset(&model, 8, "", 17);
+    put_nested(&model, 7, graph);
+    assert_int_equal(load_graph((hth_span){model.data, model.bytes}, NULL, &g), HTH_OK);
+    assert_int_equal(g->n_nodes, 3);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const hth_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_attrs; k++) {
+            if (strcmp(n->attrs[k].name, "transA") != 0) {
+                fail_msg("%s has '%s'", hth_op_name(n->op), n->attrs[k].name);
+            }
+        }
+        assert_int_equal(hth_node_int(n, "transA", 0), n->op != HTH_OP_MAT_MUL);
+    }
+    hth_graph_free(g);
+    hth_free(model.data);
+}
+
 static void test_not_onnx(void **state)
 {
     static const char *const bytes[] = {"", "hello, world", "\x89PNG\r\n\x1a\n", "\x08\x08"};
@@ -556,7 +612,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused),        cmocka_unit_test(test_attribute_types),
         cmocka_unit_test(test_not_onnx),       cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_large_constant),
+        cmocka_unit_test(test_large_constant), cmocka_unit_test(test_own_attributes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

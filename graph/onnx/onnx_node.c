@@ -146,9 +146,9 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *attribute, h
     }
 }
 
-// The types of attributes, whichever operator has them: ONNX gives one name one type, but for `p`,
-// `to` and `value` of the oldest opsets. Looking an attribute of another type up would give its
-// default.
+// The attributes that hearth reads of ONNX's operators, with their types, whichever operator has
+// them: ONNX gives one name one type, but for `p`, `to` and `value` of the oldest opsets. Looking
+// an attribute of another type up would give its default.
 static const struct {
     int type;
     const char *article, *names;
@@ -188,14 +188,19 @@ static bool names_have(const char *names, const char *name)
     return false;
 }
 
-static hth_err attribute_check(const onnx_attribute *attribute, const char *name)
+// attribute_check stores in *known whether the name is one that is read.
+static hth_err attribute_check(const onnx_attribute *attribute, const char *name, bool *known)
 {
+    *known = names_have(" p to value ", name);
     for (size_t i = 0; i < sizeof attribute_types / sizeof attribute_types[0]; i++) {
-        if (attribute->type != attribute_types[i].type &&
-            names_have(attribute_types[i].names, name)) {
+        if (!names_have(attribute_types[i].names, name)) {
+            continue;
+        }
+        if (attribute->type != attribute_types[i].type) {
             return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
                             attribute->type, attribute_types[i].article);
         }
+        *known = true;
     }
     return HTH_OK;
 }
@@ -212,10 +217,13 @@ static uint64_t attribute_bytes(const onnx_attribute *attribute)
     return bytes;
 }
 
+// Other attributes are left out, and MatMul's, which has none in ONNX: passes and autodiff give
+// nodes ones of their own (share, salt, flatten, transA), and would take the file's for them.
 static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *scope, hth_node *node,
                                   const onnx_attribute *from)
 {
     const onnx_attribute *a = from;
+    bool known;
     HTH_TRY(attribute_follow(scope, &a));
     if (a == NULL) {
         return HTH_OK; // an optional attribute that the call does not give
@@ -223,11 +231,11 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *scope, hth_no
     if (from->name == NULL || from->name[0] == '\0') {
         return hth_fail(HTH_EINVAL, "an attribute has no name");
     }
-    HTH_TRY(attribute_check(a, from->name));
+    HTH_TRY(attribute_check(a, from->name, &known));
     HTH_TRY(onnx_made(ld, attribute_bytes(a)));
     hth_attr to = {.name = hth_strdup(from->name)};
     hth_err err = to.name == NULL ? hth_no_memory("a graph") : attribute_value(ld, a, &to);
-    if (err != HTH_OK) {
+    if (err != HTH_OK || !known || node->op == HTH_OP_MAT_MUL) {
         hth_attr_clear(&to);
         return err;
     }
