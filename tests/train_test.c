@@ -428,6 +428,22 @@ static void test_copies(void **state)
     }
 }
 
+// What is no share of a step has no place in the list, however large.
+static void no_such_share(hth_train_graph *t)
+{
+    const int64_t share[] = {2 * (int64_t)t->graph->n_nodes, INT32_MAX, INT64_MAX};
+    size_t *list;
+    int n, at = 0;
+    while (t->graph->nodes[at].op != HTH_OP_BATCH_NORM_TRAIN) {
+        at++;
+    }
+    for (size_t i = 0; i < sizeof share / sizeof share[0]; i++) {
+        assert_int_equal(hth_node_set_int(&t->graph->nodes[at], "share", share[i]), HTH_OK);
+        assert_int_equal(hth_train_shard_sums(t, &list, &n), HTH_ECORRUPT);
+        assert_non_null(strstr(hth_err_detail(), "(BatchNormTrain): there is no sum "));
+    }
+}
+
 // Of a shard each batch norm has two names for its sums, of two rows of channels and a number; of a
 // whole batch there are none.
 static void test_shares(void **state)
@@ -454,6 +470,7 @@ static void test_shares(void **state)
         assert_true(norms > 2);
         assert_int_equal(n, sync ? norms : 0);
         hth_free(list);
+        no_such_share(&t);
         hth_train_graph_fini(&t);
     }
     hth_graph_free(g);

@@ -228,6 +228,9 @@ static hth_err member_sum(void *ctx, int share, double *values, size_t n)
 {
     member_watch *w = ctx;
     int64_t from_ns = watch_ns(w);
+    if (share < 0 || share >= w->sums->n_shares || n != w->sums->shares[share]) {
+        return hth_fail(HTH_ECORRUPT, "sum %d of the shards has no %zu numbers", share, n);
+    }
     hth_err err = w->watch->sum(w->watch->ctx, share, values);
     w->took_ns += watch_ns(w) - from_ns;
     return err;

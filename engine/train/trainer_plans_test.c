@@ -389,6 +389,32 @@ static hth_err sum_of_two(void *ctx, int share, double *values)
     return HTH_OK;
 }
 
+static void any_written(void *ctx, int k, const float *content)
+{
+    (void)ctx;
+    (void)k;
+    (void)content;
+}
+
+// What a kernel sums has the length that the group has room for, or there is no step.
+static void sums_of_another_length(void **state)
+{
+    (void)state;
+    hth_trainer_sums sums;
+    const hth_trainer_watch watch = {any_written, nothing, sum_of_two, &sums};
+    float loss;
+    rig r;
+    rig_make(&r, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    r.spec.sync_bn = r.spec.group = r.t->group = true;
+    rig_prepare(&r);
+    assert_ok(hth_trainer_sums_open(r.t, &sums));
+    sums.shares[0]--;
+    assert_err(hth_trainer_pass(r.t, 0, &r.input, &r.target, &sums, &watch, &loss), HTH_ECORRUPT,
+               "sum 0 of the shards has no ");
+    hth_trainer_sums_close(&sums);
+    rig_close(&r);
+}
+
 // A whole batch of labels that weigh nothing counts no samples, though label smoothing has a part
 // of the other classes' weights: not for the only member that is left, nor with sync-bn.
 static void check_weightless(bool sync_bn, bool alone)
@@ -541,6 +567,7 @@ int main(void)
         cmocka_unit_test(others),
         cmocka_unit_test(slots_are_written_in_order),
         cmocka_unit_test(of_too_many_none),
+        cmocka_unit_test(sums_of_another_length),
         cmocka_unit_test(labels_that_weigh_nothing),
         cmocka_unit_test(planned_again), // last, with the next: they forget measurements
         cmocka_unit_test(planned_again_with_less),

@@ -134,7 +134,7 @@ hth_err hth_train_class_axis(const hth_train_graph *step, const hth_shape *label
 
 // hth_train_shard_sums lists how many numbers each sum over the shards of a batch has that kernels
 // of the step ask for (hth_kernel_group): list[i], of the node with `share` i. The caller frees
-// *list. Without sync_bn there are none.
+// *list. Without sync_bn there are none. HTH_ECORRUPT: a share that no step has.
 hth_err hth_train_shard_sums(const hth_train_graph *step, size_t **list, int *n);
 
 // hth_train_off makes a model graph that was exported for training one for inference, in place:

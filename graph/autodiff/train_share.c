@@ -5,10 +5,12 @@
 
 #include "base/alloc.h"
 
-static int share_of(const hth_node *node)
+#include <inttypes.h>
+
+static int64_t share_of(const hth_node *node)
 {
     bool norm = node->op == HTH_OP_BATCH_NORM_TRAIN || node->op == HTH_OP_BATCH_NORM_GRAD;
-    return norm ? (int)hth_node_int(node, "share", -1) : -1;
+    return norm ? hth_node_int(node, "share", -1) : -1;
 }
 
 hth_err hth_train_shard_sums(const hth_train_graph *step, size_t **list, int *n)
@@ -16,8 +18,12 @@ hth_err hth_train_shard_sums(const hth_train_graph *step, size_t **list, int *n)
     const hth_graph *g = step->graph;
     *n = 0;
     for (int i = 0; i < g->n_nodes; i++) {
-        int share = share_of(&g->nodes[i]);
-        *n = share >= *n ? share + 1 : *n;
+        int64_t share = share_of(&g->nodes[i]);
+        if (share / 2 >= g->n_nodes) { // two to each batch norm
+            return hth_fail(HTH_ECORRUPT, "node '%s' (%s): there is no sum %" PRId64,
+                            g->nodes[i].name, hth_op_name(g->nodes[i].op), share);
+        }
+        *n = share >= *n ? (int)share + 1 : *n;
     }
     *list = hth_calloc((size_t)*n + 1, sizeof **list);
     if (*list == NULL) {
