@@ -25,6 +25,7 @@ typedef struct train_build {
     int n_norms;                   // batch norms
     int *gradients;                // of parameters, when they are clipped: all wait for their norm
     hth_uses uses;                 // of the model's values, in train_prepare
+    int *origin;                   // (train_origins), in train_prepare
 } train_build;
 
 // train_prepare.c
@@ -33,6 +34,14 @@ typedef struct train_build {
 hth_err train_prepare(train_build *build);
 // train_frozen tells whether a pattern freezes the parameter of that name.
 bool train_frozen(const hth_train_options *options, const char *name);
+
+// train_statistic.c
+// train_origins stores for each value what it is a copy of (Identity): itself, or a value before
+// it. The caller frees *out; NULL on error.
+hth_err train_origins(const hth_graph *graph, int **out);
+// train_check_statistics refuses a model in which anything but batch norm reads an initializer that
+// is a running statistic, or two layers have it. HTH_ENOTSUP.
+hth_err train_check_statistics(const hth_graph *graph, const int *origin);
 
 // train.c
 // train_find_output stores the position of the output that the loss compares. HTH_EINVAL.

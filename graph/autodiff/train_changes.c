@@ -54,10 +54,12 @@ static void changes_mark(const hth_graph *graph, int value, bool *changed, int n
 hth_err hth_train_changes(const hth_graph *model, const hth_train_options *options, bool *changed,
                           int n)
 {
-    int output;
+    int output, *origin;
     HTH_TRY(train_find_output(model, options->output, &output));
+    HTH_TRY(train_origins(model, &origin));
     bool *wanted = hth_calloc((size_t)model->n_values + 1, sizeof *wanted);
     if (wanted == NULL) {
+        hth_free(origin);
         return hth_no_memory("%d values", model->n_values);
     }
     memset(changed, 0, (size_t)n * sizeof *changed);
@@ -72,9 +74,10 @@ hth_err hth_train_changes(const hth_graph *model, const hth_train_options *optio
     for (int i = 0; i < model->n_nodes; i++) {
         const hth_node *node = &model->nodes[i];
         for (int k = 3; node->op == HTH_OP_BATCH_NORMALIZATION && k < node->n_inputs; k++) {
-            changes_mark(model, node->inputs[k], changed, n);
+            changes_mark(model, origin[node->inputs[k]], changed, n);
         }
     }
     hth_free(wanted);
+    hth_free(origin);
     return HTH_OK;
 }

@@ -86,7 +86,7 @@ static int find_slot(const train_build *build, int value)
 static hth_err take_statistic(train_build *build, int node, int k)
 {
     hth_graph *g = build->g;
-    int value = g->nodes[node].inputs[k], out, s = find_slot(build, value);
+    int value = build->origin[g->nodes[node].inputs[k]], out, s = find_slot(build, value);
     if (s < 0 && (g->values[value].initializer == 0 || g->values[value].constant == NULL)) {
         return HTH_OK; // nowhere to keep new ones
     }
@@ -98,6 +98,7 @@ static hth_err take_statistic(train_build *build, int node, int k)
     HTH_TRY(err);
     if (s < 0) {
         s = build->n_slots;
+        g->nodes[node].inputs[k] = value;
         HTH_TRY(to_input(build, value, HTH_SLOT_STAT));
     } else {
         g->nodes[node].inputs[k] = build->slots[s].next;
@@ -220,7 +221,9 @@ hth_err train_prepare(train_build *build)
     HTH_TRY(add_input(g, "hearth.step", HTH_DT_U64, 1, &build->step));
     HTH_TRY(add_input(g, "hearth.hyper", HTH_DT_F32, HTH_N_HYPER, &build->hyper));
     HTH_TRY(hth_uses_open(g, &build->uses));
-    hth_err err = HTH_OK;
+    hth_err err;
+    HTH_GOTO(train_origins(g, &build->origin), done);
+    HTH_GOTO(train_check_statistics(g, build->origin), done);
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
         err = hth_pace_step(1);
         if (err == HTH_OK && g->nodes[i].op == HTH_OP_BATCH_NORMALIZATION) {
@@ -229,7 +232,10 @@ hth_err train_prepare(train_build *build)
             err = train_dropout(build, i);
         }
     }
+done:
     hth_uses_close(&build->uses);
+    hth_free(build->origin);
+    build->origin = NULL;
     HTH_TRY(err);
     for (int s = 0; s < build->n_slots; s++) {
         build->slots[s].slot.output = g->n_outputs;
