@@ -52,12 +52,15 @@ static bool scale_first(hth_graph *graph, const hth_uses *uses, const hth_node *
 static hth_err shorten_product(hth_graph *graph, const hth_uses *uses, hth_node *node)
 {
     static const char *const name[2] = {"transA", "transB"};
+    if (graph->values[node->inputs[0]].dtype != HTH_DT_F32) {
+        return HTH_OK;
+    }
     for (int k = 0; k < 2; k++) {
         int from = swapped(graph, node, k);
         if (from < 0 && node->inputs[0] != node->inputs[1] && scale_first(graph, uses, node, k)) {
             from = node->inputs[k];
         }
-        if (from >= 0 && graph->values[from].dtype == HTH_DT_F32) {
+        if (from >= 0) {
             node->inputs[k] = from;
             HTH_TRY(hth_node_set_int(node, name[k], hth_node_int(node, name[k], 0) == 0));
         }
