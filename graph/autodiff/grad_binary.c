@@ -54,6 +54,29 @@ void hth_grad_div(hth_grad *grad, const hth_node *node)
     }
 }
 
+// exponent_known stores the exponent where it is one constant number, of whatever type.
+static bool exponent_known(hth_grad *grad, int b, float *p)
+{
+    int64_t n;
+    if (hth_pass_scalar(grad->g, b, p)) {
+        return true;
+    }
+    bool whole = hth_grad_content(grad, b, &n, 1) == 1;
+    *p = whole ? (float)n : 0;
+    return whole;
+}
+
+// Exponents of integers in the base's type.
+static int exponent_f32(hth_grad *grad, int b)
+{
+    if (grad->g->values[b].dtype == HTH_DT_F32) {
+        return b;
+    }
+    hth_grad_begin(grad, HTH_OP_CAST, &b, 1, 1);
+    hth_grad_int(grad, "to", HTH_DT_F32);
+    return hth_grad_end(grad);
+}
+
 // b a^(b-1) and a^b log(a). As in PyTorch they are 0 for an exponent of 0, where the power stays
 // a^0, and for the exponent of a base of 0, unless it is negative: then 0^b is infinite, and so is
 // its gradient.
@@ -62,15 +85,16 @@ void hth_grad_pow(hth_grad *grad, const hth_node *node)
     int dy = hth_grad_out(grad, node, 0), a = node->inputs[0], b = node->inputs[1], slope;
     float p;
     if (hth_grad_wants(grad, node, 0)) {
-        if (hth_pass_scalar(grad->g, b, &p)) {
+        if (exponent_known(grad, b, &p)) {
             float less = p == 0 ? 0 : p - 1;
             int power = p == 2 ? a : hth_grad_2(grad, HTH_OP_POW, a, hth_grad_scalar(grad, less));
             slope = hth_grad_2(grad, HTH_OP_MUL, power, hth_grad_scalar(grad, p));
         } else {
-            int none = hth_grad_2(grad, HTH_OP_EQUAL, b, hth_grad_scalar(grad, 0));
-            int less = hth_grad_2(grad, HTH_OP_SUB, b, hth_grad_scalar(grad, 1));
-            less = hth_grad_3(grad, HTH_OP_WHERE, none, b, less);
-            slope = hth_grad_2(grad, HTH_OP_MUL, hth_grad_2(grad, HTH_OP_POW, a, less), b);
+            int e = exponent_f32(grad, b);
+            int none = hth_grad_2(grad, HTH_OP_EQUAL, e, hth_grad_scalar(grad, 0));
+            int less = hth_grad_2(grad, HTH_OP_SUB, e, hth_grad_scalar(grad, 1));
+            less = hth_grad_3(grad, HTH_OP_WHERE, none, e, less);
+            slope = hth_grad_2(grad, HTH_OP_MUL, hth_grad_2(grad, HTH_OP_POW, a, less), e);
         }
         give_summed(grad, node, 0, hth_grad_2(grad, HTH_OP_MUL, dy, slope));
     }
