@@ -411,6 +411,8 @@ static void test_reductions(void **state)
         "ReduceProd x[2,1,3] a:[1]{1} ; keepdims=0",
         "CumSum x[3,4] a:{0} ; exclusive=1",
         "CumSum x[3,4] a:{1} ; reverse=1 exclusive=1",
+        "ReduceMean x[2,1,2,2,3] a:[3]{2,3,4}",
+        "ReduceMean x[2,1,2,2,1,2] a:[4]{2,3,4,5}",
         NULL,
     };
     check_all(lines);

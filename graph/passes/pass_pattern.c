@@ -254,8 +254,9 @@ static hth_err find_layer_norm(hth_graph *graph, const hth_uses *uses, int i)
     return hth_node_set_float(&graph->nodes[last], "epsilon", eps);
 }
 
-// ReduceMean over all spatial axes, kept, is GlobalAveragePool. (Not kept: a Reshape after would
-// be needed; the mean over [C, H*W] is as fast as it stands.)
+// ReduceMean over all spatial axes, kept, is GlobalAveragePool, of at most three dimensions as all
+// windows are. (Not kept: a Reshape after would be needed; the mean over [C, H*W] is as fast as it
+// stands.)
 static hth_err find_global_pool(hth_graph *graph, int i)
 {
     const hth_node *n = &graph->nodes[i];
@@ -264,7 +265,7 @@ static hth_err find_global_pool(hth_graph *graph, int i)
     unsigned seen = 0;
     int rank = x->shape.rank,
         k = n->n_inputs > 1 ? hth_pass_ints(graph, n->inputs[1], axes, HTH_MAX_RANK) : -1;
-    if (rank < 4 || k != rank - 2 || x->dtype != HTH_DT_F32 ||
+    if (rank < 4 || rank > 5 || k != rank - 2 || x->dtype != HTH_DT_F32 ||
         hth_node_int(n, "keepdims", 1) != 1) {
         return HTH_OK;
     }
