@@ -100,6 +100,7 @@ typedef struct hth_http_conn {
     struct hth_http_conn *prev, *next; // of h->conns
     int fd;
     SSL *ssl;                          // NULL: plain
+    int reads;                         // of TLS, that this turn has left
     struct event *readable, *writable; // of the socket
     struct event *again;               // in the loop's next turn, after others were looked at
     struct evbuffer *out;

@@ -558,6 +558,7 @@ static bool conn_advance(hth_http_conn *conn)
 static void conn_readable(evutil_socket_t fd, short what, void *conn)
 {
     hth_http_conn *c = conn;
+    c->reads = HTH_TLS_READS;
     c->advancing = true;
     if (conn_advance(c)) {
         c->advancing = false;

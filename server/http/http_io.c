@@ -37,14 +37,8 @@ static bool io_again(void)
 
 bool hth_http_io_secure(hth_http_conn *conn)
 {
-    conn->ssl = hth_tls_session(conn->h->tls);
-    if (conn->ssl == NULL || SSL_set_fd(conn->ssl, conn->fd) != 1) {
-        ERR_clear_error();
-        return false;
-    }
-    SSL_set_mode(conn->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_set_accept_state(conn->ssl);
-    return true;
+    conn->ssl = hth_tls_session(conn->h->tls, conn->fd, &conn->reads);
+    return conn->ssl != NULL;
 }
 
 // io_failed says what a call of OpenSSL's meant that gave `rv`.

@@ -138,10 +138,34 @@ void hth_tls_close(hth_tls *tls)
     }
 }
 
-SSL *hth_tls_session(hth_tls *tls)
+// tls_budget bounds what OpenSSL reads in one go: by itself it goes on for as long as records come
+// that have nothing for us, such as new keys and attempts to begin a new handshake.
+static long tls_budget(BIO *b, int what, const char *p, size_t n, int i, long l, int rv,
+                       size_t *did)
+{
+    int *reads = (int *)(void *)BIO_get_callback_arg(b);
+    if (what == BIO_CB_READ && (*reads)-- <= 0) {
+        BIO_clear_retry_flags(b);
+        BIO_set_retry_read(b);
+        return -1;
+    }
+    return rv;
+}
+
+SSL *hth_tls_session(hth_tls *tls, int fd, int *reads)
 {
     pthread_mutex_lock(&tls->lock);
     SSL *s = SSL_new(tls->context); // holds the context
     pthread_mutex_unlock(&tls->lock);
+    if (s == NULL || SSL_set_fd(s, fd) != 1) {
+        SSL_free(s);
+        ERR_clear_error();
+        return NULL;
+    }
+    *reads = HTH_TLS_READS;
+    BIO_set_callback_arg(SSL_get_rbio(s), (char *)reads);
+    BIO_set_callback_ex(SSL_get_rbio(s), tls_budget);
+    SSL_set_mode(s, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_set_accept_state(s);
     return s;
 }

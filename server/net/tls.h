@@ -19,7 +19,10 @@ void hth_tls_close(hth_tls *tls); // after what it was given to; NULL is allowed
 // hth_tls_reload reads the files again; on error everything stays.
 hth_err hth_tls_reload(hth_tls *tls);
 
-// hth_tls_session makes the server's side of a connection, for SSL_free; NULL: out of memory.
-SSL *hth_tls_session(hth_tls *tls);
+// hth_tls_session makes the server's side of the connection `fd`, for SSL_free; NULL: out of
+// memory. It reads *reads times from the socket and then as if nothing more had come, until its
+// owner, which goes on with others first, says HTH_TLS_READS again. *reads must outlive it.
+#define HTH_TLS_READS 256
+SSL *hth_tls_session(hth_tls *tls, int fd, int *reads);
 
 #endif

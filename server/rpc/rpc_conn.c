@@ -22,7 +22,6 @@
 
 #define CONN_OUT    ((size_t)8 << 20) // that waits to go, before no more requests are read
 #define CONN_PASSED 4096              // .. of handles
-#define CONN_READS  256               // of a TLS connection's socket, in one go
 #define CONN_PROBE  60 // seconds of silence until the kernel asks whether it is there
 #define CONN_PROBES 5
 
@@ -50,7 +49,7 @@ void hth_rpc_conn_rele(hth_rpc_conn *conn)
 void hth_rpc_conn_schedule(hth_rpc_conn *conn)
 {
     conn->n_round = 0;
-    conn->n_reads = CONN_READS;
+    conn->n_reads = HTH_TLS_READS;
     conn->round_over = false;
 }
 

@@ -32,31 +32,10 @@
 
 // ---- sockets and sessions
 
-// io_budget bounds what OpenSSL reads in one go: by itself it goes on for as long as records come
-// that have nothing for us, such as attempts to begin a new handshake.
-static long io_budget(BIO *b, int what, const char *p, size_t n, int i, long l, int rv, size_t *did)
-{
-    hth_rpc_conn *c = (void *)BIO_get_callback_arg(b);
-    if (what == BIO_CB_READ && c->n_reads-- <= 0) {
-        BIO_clear_retry_flags(b);
-        BIO_set_retry_read(b);
-        return -1;
-    }
-    return rv;
-}
-
 hth_err hth_rpc_io_secure(hth_rpc_conn *conn)
 {
-    conn->ssl = hth_tls_session(conn->r->config.tls);
-    if (conn->ssl == NULL || SSL_set_fd(conn->ssl, conn->fd) != 1) {
-        ERR_clear_error();
-        return hth_no_memory("TLS");
-    }
-    BIO_set_callback_arg(SSL_get_rbio(conn->ssl), (char *)conn);
-    BIO_set_callback_ex(SSL_get_rbio(conn->ssl), io_budget);
-    SSL_set_mode(conn->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_set_accept_state(conn->ssl);
-    return HTH_OK;
+    conn->ssl = hth_tls_session(conn->r->config.tls, conn->fd, &conn->n_reads);
+    return conn->ssl != NULL ? HTH_OK : hth_no_memory("TLS");
 }
 
 // io_failed says what a call of OpenSSL's meant that gave `rv`.
