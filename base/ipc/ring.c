@@ -112,13 +112,18 @@ static void ring_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
     syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0);
 }
 
+static void ring_futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 // ring_wake wakes who said that it sleeps on `word`.
 static void ring_wake(_Atomic uint32_t *word)
 {
     uint32_t sleeps = RING_SLEEPS;
     if (atomic_load(word) == RING_SLEEPS &&
         atomic_compare_exchange_strong(word, &sleeps, RING_AWAKE)) {
-        syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        ring_futex_wake(word);
     }
 }
 
@@ -129,7 +134,7 @@ static void ring_end(hth_ring *ring, atomic_bool *why)
     _Atomic uint32_t *word[] = {&ring->m->hungry, &ring->m->blocked};
     for (int i = 0; i < 2; i++) { // whatever the words say
         atomic_store(word[i], RING_AWAKE);
-        syscall(SYS_futex, word[i], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        ring_futex_wake(word[i]);
     }
 }
 
@@ -410,6 +415,16 @@ void hth_ring_take(hth_ring *ring, void *to)
     hth_ring_drop(ring);
 }
 
+uint64_t hth_ring_sent(const hth_ring *ring)
+{
+    return atomic_load(&ring->m->tail);
+}
+
+uint64_t hth_ring_taken(const hth_ring *ring)
+{
+    return atomic_load(&ring->mine);
+}
+
 void hth_ring_poll_begin(hth_ring *ring)
 {
     bool said = atomic_load(&ring->polled) && atomic_load(&ring->m->hungry) == RING_POLLED;
@@ -424,4 +439,11 @@ bool hth_ring_poll_end(hth_ring *ring)
     atomic_store(&ring->polled, false);
     atomic_store(&ring->m->hungry, RING_SLEEPS);
     return !ring_is_empty(ring);
+}
+
+void hth_ring_poll_wake(hth_ring *ring)
+{
+    atomic_store(&ring->polled, false);
+    atomic_store(&ring->m->hungry, RING_AWAKE);
+    ring_futex_wake(&ring->m->hungry);
 }

@@ -105,10 +105,16 @@ hth_err hth_ring_next(hth_ring *ring, size_t *bytes);
 void hth_ring_read(const hth_ring *ring, size_t offset, void *to, size_t bytes);
 void hth_ring_drop(hth_ring *ring);
 void hth_ring_take(hth_ring *ring, void *to);
+// hth_ring_sent is the position up to which the peer says that it has sent, and hth_ring_taken the
+// one up to which messages were removed: what was sent so far is removed when that has come there.
+uint64_t hth_ring_sent(const hth_ring *ring);
+uint64_t hth_ring_taken(const hth_ring *ring);
 // hth_ring_poll_begin says that the consumer looks by itself: until hth_ring_poll_end the producer
 // wakes nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns
-// true when a message came meanwhile.
+// true when a message came meanwhile. hth_ring_poll_wake leaves the ring to that thread, which it
+// wakes for what is there.
 void hth_ring_poll_begin(hth_ring *ring);
 bool hth_ring_poll_end(hth_ring *ring);
+void hth_ring_poll_wake(hth_ring *ring);
 
 #endif

@@ -125,7 +125,9 @@ static void test_restart(void **state)
         assert_ok(hth_ring_next(out, &got_bytes));
         assert_int_equal(got_bytes, n);
         memset(got, 0, n);
+        assert_true(hth_ring_taken(out) < hth_ring_sent(out));
         hth_ring_take(out, got);
+        assert_int_equal(hth_ring_taken(out), hth_ring_sent(out));
         assert_int_equal(got[0], (uint8_t)i);
         assert_int_equal(got[n - 1], (uint8_t)i);
     }

@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-#define CALL_BURST       16 // messages taken in one go: who serves has other rings to look at
-#define CALL_PER_CHANNEL 2  // one that waits and one that was given up
+#define CALL_BURST       16   // messages taken in one go: who serves has other rings to look at
+#define CALL_COST        4096 // of each, in bytes that are copied
+#define CALL_PER_CHANNEL 2    // one that waits and one that was given up
 
 struct hth_ring_call {
     hth_request r;
@@ -38,6 +39,11 @@ hth_err hth_ring_message(const hth_ring_layout *layout, const hth_channel_head *
     return head->token_bytes <= HTH_CHANNEL_TOKEN && hth_channel_record(head) <= bytes
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "a message in a ring has no room for its token");
+}
+
+int hth_ring_calls_most(const hth_ring_client *client)
+{
+    return (int)(client->layout.channels * CALL_PER_CHANNEL);
 }
 
 // ---- replies
@@ -176,7 +182,7 @@ static bool call_enlarge(hth_ring_call *call)
 {
     size_t bytes = call->reply_bytes - sizeof call->head;
     uint8_t *record;
-    if (call->c->n_calls > (int)(call->c->layout.channels * CALL_PER_CHANNEL) ||
+    if (call->c->n_calls > hth_ring_calls_most(call->c) ||
         call_large(call, bytes, &record) != HTH_OK) {
         return false;
     }
@@ -231,12 +237,32 @@ static void call_done(hth_request *request)
 
 // ---- requests
 
+// call_was_canceled tells whether a call was canceled before it came, and forgets cancellations of
+// what was sent before it. Under the ring's lock.
+static bool call_was_canceled(const hth_ring_call *call)
+{
+    hth_ring_client *c = call->c;
+    bool canceled = false;
+    int left = 0;
+    for (int i = 0; i < c->n_cancels; i++) {
+        canceled = canceled || c->cancels[i].call == call->head.call;
+        if (c->cancels[i].before > c->listed) {
+            c->cancels[left++] = c->cancels[i];
+        }
+    }
+    c->n_cancels = left;
+    return canceled;
+}
+
 // call_list lists a call as one in progress; false: there are too many.
 static bool call_list(hth_ring_call *call)
 {
     hth_ring_client *c = call->c;
     pthread_mutex_lock(&c->lock);
-    bool busy = c->n_calls >= (int)(c->layout.channels * CALL_PER_CHANNEL);
+    bool busy = c->n_calls >= hth_ring_calls_most(c);
+    c->listed = hth_ring_taken(c->requests);
+    call->given_up = call_was_canceled(call);
+    call->r.canceled = call->given_up;
     call->next = c->calls;
     c->calls = call;
     c->n_calls++;
@@ -349,11 +375,15 @@ static hth_err call_take(hth_ring_client *client, size_t bytes)
     return call_start(k, err, rest, token);
 }
 
-hth_err hth_ring_serve(hth_ring_client *client)
+hth_err hth_ring_serve(hth_ring_client *client, uint64_t *left)
 {
     size_t bytes;
     for (int i = 0; i < CALL_BURST; i++) {
         HTH_TRY(hth_ring_next(client->requests, &bytes));
+        if (bytes + CALL_COST > *left) {
+            return HTH_EBUSY;
+        }
+        *left -= bytes + CALL_COST;
         HTH_TRY(call_take(client, bytes));
     }
     return HTH_OK;
@@ -386,6 +416,11 @@ int hth_ring_calls_cancel(hth_ring_client *client, uint64_t call)
             k->given_up |= call != 0;
             n++;
         }
+    }
+    uint64_t sent = hth_ring_sent(client->requests);
+    if (call != 0 && n == 0 && sent > client->listed &&
+        client->n_cancels < hth_ring_calls_most(client)) { // else it cancels calls it has not made
+        client->cancels[client->n_cancels++] = (hth_ring_cancel){call, sent};
     }
     pthread_mutex_unlock(&client->lock);
     return n;

@@ -14,7 +14,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define RINGS_FETCH_NS 1000000000u // how long a stop waits for answers to be fetched
+#define RINGS_FETCH_NS 1000000000u         // how long a stop waits for answers to be fetched
+#define RINGS_LOOK     ((uint64_t)4 << 20) // bytes taken in one look into all rings
 
 static void rings_nap(void)
 {
@@ -31,6 +32,7 @@ void hth_ring_client_rele(hth_ring_client *client)
         hth_ring_close(client->replies[i]);
     }
     hth_free(client->replies);
+    hth_free(client->cancels);
     hth_ring_close(client->requests);
     if (client->memory != NULL) {
         hth_engine_unshare(client->t->engine, client->memory);
@@ -45,39 +47,29 @@ void hth_ring_client_rele(hth_ring_client *client)
 
 // ---- looking
 
-// rings_served gives the consumer's side back. A ring that is to end is stopped, for its thread.
-static void rings_served(hth_ring_client *client, hth_err err)
+// rings_take serves a ring unless another thread does. What is more than *left bytes is for its own
+// thread: this one has others to look at, and the table. A ring that is to end is stopped, for its
+// thread, too.
+static void rings_take(hth_ring_client *client, uint64_t *left)
 {
+    if (pthread_mutex_trylock(&client->taking) != 0) {
+        return;
+    }
+    hth_err err = hth_ring_serve(client, left);
     pthread_mutex_unlock(&client->taking);
-    if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+    if (err == HTH_EBUSY) {
+        hth_ring_poll_wake(client->requests);
+    } else if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
         hth_ring_stop(client->requests);
     }
 }
 
-// rings_take serves a ring unless another thread does.
-static void rings_take(hth_ring_client *client)
-{
-    if (pthread_mutex_trylock(&client->taking) == 0) {
-        rings_served(client, hth_ring_serve(client));
-    }
-}
-
-// rings_take_all serves a ring until nothing is in it, once nobody else does: what was sent before
-// is a call from then on. A client that goes on sending is left at some time.
-static void rings_take_all(hth_ring_client *client)
-{
-    hth_err err = HTH_OK;
-    pthread_mutex_lock(&client->taking);
-    for (uint32_t i = 0; err == HTH_OK && i < client->layout.channels; i++) {
-        err = hth_ring_serve(client);
-    }
-    rings_served(client, err);
-}
-
-// rings_poll is the engine's thread's look into all rings.
+// rings_poll is the engine's thread's look into all rings. The table is locked meanwhile, for which
+// others wait: it takes a bounded time.
 static bool rings_poll(void *ctx)
 {
     hth_rings *t = ctx;
+    uint64_t left = RINGS_LOOK;
     bool came = false;
     if (t->n_listed == 0 || pthread_mutex_trylock(&t->lock) != 0) {
         return false;
@@ -86,7 +78,7 @@ static bool rings_poll(void *ctx)
         hth_ring_poll_begin(c->requests);
         if (hth_ring_wait(c->requests, 0) == HTH_OK) {
             came = true;
-            rings_take(c);
+            rings_take(c, &left);
         }
     }
     pthread_mutex_unlock(&t->lock);
@@ -102,7 +94,7 @@ static void rings_leave(void *ctx)
     pthread_mutex_lock(&t->lock);
     for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
         if (hth_ring_poll_end(c->requests)) {
-            rings_take(c);
+            hth_ring_poll_wake(c->requests);
         }
     }
     pthread_mutex_unlock(&t->lock);
@@ -133,8 +125,9 @@ static void rings_main(void *ctx)
     while (err == HTH_OK || err == HTH_ETIMEDOUT) {
         err = hth_ring_wait(c->requests, HTH_FOREVER);
         if (err == HTH_OK) {
+            uint64_t all = UINT64_MAX;
             pthread_mutex_lock(&c->taking);
-            err = hth_ring_serve(c);
+            err = hth_ring_serve(c, &all);
             pthread_mutex_unlock(&c->taking);
         }
     }
@@ -177,7 +170,8 @@ static hth_err rings_map(hth_ring_client *client, const Hearth__Attach *attach)
     HTH_TRY(hth_ring_open(client->memory, client->layout.request_bytes, HTH_RING_CONSUMER, 0,
                           &client->requests));
     client->replies = hth_calloc(client->layout.channels, sizeof *client->replies);
-    if (client->replies == NULL) {
+    client->cancels = hth_calloc((size_t)hth_ring_calls_most(client), sizeof *client->cancels);
+    if (client->replies == NULL || client->cancels == NULL) {
         return hth_no_memory("a ring");
     }
     for (uint32_t i = 0; i < client->layout.channels; i++) {
@@ -282,7 +276,6 @@ void hth_rings_cancel(hth_rings *rings, const hth_conn *conn, uint64_t call)
 {
     hth_ring_client *c = call != 0 ? rings_find(rings, conn) : NULL;
     if (c != NULL) {
-        rings_take_all(c); // it may still be in the ring
         (void)hth_ring_calls_cancel(c, call);
         nng_msg *kept = hth_ring_calls_fetch(c, call);
         if (kept != NULL) { // nobody will fetch it

@@ -6,7 +6,8 @@
 // A ring belongs to a connection, which asked for it by `attach` over its socket, and goes with it;
 // a request in progress holds it mapped until it is done. Each has a thread that sleeps until its
 // client sends something. That is the slow way: while the engine's thread looks for work
-// (hth_engine_set_poll_hook) it looks into all rings itself, and clients wake nobody. Whoever finds
+// (hth_engine_set_poll_hook) it looks into all rings itself, and clients wake nobody; it takes a
+// bounded number of bytes in one look, and leaves more to the rings' own threads. Whoever finds
 // a message decodes it and submits it to the engine; `done` writes the answer into the channel and
 // wakes the client where it sleeps. Nobody waits for a client: an answer for which its channel has
 // no room is kept, as one that is larger than the channel, unless its call was given up.
@@ -43,7 +44,8 @@ hth_err hth_rings_open(hth_engine *engine, hth_auth *auth, const hth_wire_limits
 hth_err hth_rings_attach(hth_rings *rings, hth_conn *conn, const Hearth__Attach *attach);
 // hth_rings_gone ends the ring of a connection that is gone and cancels what it had asked for.
 void hth_rings_gone(hth_rings *rings, const hth_conn *conn);
-// hth_rings_cancel cancels one call of a connection, if it came by its ring.
+// hth_rings_cancel cancels one call of a connection, if it came by its ring or is in it yet. It
+// takes nothing out of the ring: that may be much, and others wait for the loop.
 void hth_rings_cancel(hth_rings *rings, const hth_conn *conn, uint64_t call);
 // hth_rings_fetch hands over the reply to `call` that did not go into its channel. HTH_ENOENT:
 // there is none.

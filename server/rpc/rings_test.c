@@ -32,6 +32,8 @@ static int setup(void **state)
     hth_setting_reset();
     atomic_store(&fake_released, 0);
     atomic_store(&fake_canceled, 0);
+    atomic_store(&fake_hold_bytes, 0);
+    fake_spin_ns = 20000;
     *state = r;
     return 0;
 }
@@ -335,23 +337,38 @@ static void raw_connect(raw *r, const char *url)
 {
     *r = (raw){.url = url, .layout = {8192, 4096, 2}};
     assert_int_equal(nng_req0_open(&r->socket), 0);
+    assert_int_equal(nng_socket_set_ms(r->socket, NNG_OPT_RECVTIMEO, 60000), 0);
     assert_int_equal(nng_dial(r->socket, url, NULL, 0), 0);
     r->bytes = hth_ring_layout_bytes(&r->layout);
 }
 
-static void raw_open(raw *r, const char *url)
+static void raw_open_with(raw *r, const char *url, size_t request_bytes)
 {
     int fd;
     void *p;
     raw_connect(r, url);
+    r->layout.request_bytes = request_bytes;
+    r->bytes = hth_ring_layout_bytes(&r->layout);
     assert_ok(hth_memfd_make("raw", r->bytes, &fd, &p));
     r->memory = p;
     assert_ok(raw_attach(r, fd, r->bytes));
     assert_int_equal(raw_attach(r, fd, r->bytes), HTH_EEXIST);
     hth_memfd_drop(fd, NULL, 0);
-    assert_ok(hth_ring_open(r->memory, 8192, HTH_RING_PRODUCER, 0, &r->requests));
+    assert_ok(hth_ring_open(r->memory, request_bytes, HTH_RING_PRODUCER, 0, &r->requests));
     assert_ok(hth_ring_open(r->memory + hth_ring_layout_channel(&r->layout, 1), 4096,
                             HTH_RING_CONSUMER, 0, &r->replies));
+}
+
+static void raw_open(raw *r, const char *url)
+{
+    raw_open_with(r, url, 8192);
+}
+
+static void raw_send(raw *r, const char *model, uint64_t call)
+{
+    _Alignas(64) uint8_t message[4096];
+    size_t bytes = raw_message(1, model, call, message);
+    assert_ok(hth_ring_send(r->requests, &(hth_ring_part){message, bytes}, 1, 20000000000u));
 }
 
 static void test_bad_attach(void **state)
@@ -655,6 +672,102 @@ static void test_copied(void **state)
     wait_counted(0);
 }
 
+// Cancellations are answered while a ring is being served, and find what is in it all the same:
+// what was sent before, and nothing that comes after.
+static void test_cancel_unserved(void **state)
+{
+    server_rig *r = *state;
+    raw a;
+    uint64_t call;
+    serve(r);
+    raw_open(&a, r->ipc);
+    assert_ok(raw_cancel(&a, 1)); // of nothing
+    assert_ok(raw_cancel(&a, 51));
+    raw_send(&a, "hold", 1);
+    wait_count(&fake_held, 1); // so the engine looks nowhere
+    atomic_store(&fake_hold_bytes, 1);
+    raw_send(&a, "hold", 2);
+    wait_count(&fake_held, 2); // it is being taken
+    raw_send(&a, "hold", 3);
+    for (uint64_t i = 3; i > 0; i--) {
+        assert_ok(raw_cancel(&a, i));
+    }
+    assert_ok(raw_cancel(&a, 50)); // of what comes later
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(raw_reply(&a, &call), HTH_ECANCELED);
+        assert_int_equal(call, i);
+        atomic_store(&fake_released, 1);
+    }
+    for (uint64_t i = 50; i <= 51; i++) {
+        raw_send(&a, "m", i);
+        assert_ok(raw_reply(&a, &call));
+        assert_int_equal(call, i);
+    }
+    raw_close(&a);
+}
+
+// More cancellations than calls could be: the ring goes on.
+static void test_cancel_many(void **state)
+{
+    server_rig *r = *state;
+    raw a;
+    uint64_t call;
+    serve(r);
+    raw_open(&a, r->ipc);
+    raw_send(&a, "hold", 1);
+    wait_count(&fake_held, 1);
+    atomic_store(&fake_hold_bytes, 1);
+    raw_send(&a, "hold", 2);
+    wait_count(&fake_held, 2);
+    for (uint64_t i = 100; i < 200; i++) {
+        assert_ok(raw_cancel(&a, i));
+    }
+    assert_ok(raw_cancel(&a, 1));
+    assert_int_equal(raw_reply(&a, &call), HTH_ECANCELED);
+    atomic_store(&fake_released, 1);
+    assert_ok(raw_reply(&a, &call)); // forgotten
+    assert_int_equal(call, 2);
+    raw_send(&a, "m", 100);
+    assert_ok(raw_reply(&a, &call));
+    assert_int_equal(call, 100);
+    raw_close(&a);
+}
+
+// What is large is not taken in a look into all rings, during which the loop cannot ask for any.
+static void test_large_look(void **state)
+{
+    enum { FLOATS = (8 << 20) / sizeof(float), POLLED = 2 };
+    static const char *const text[HTH_IPC_RECORD_TEXTS] = {[HTH_IPC_RECORD_MODEL] = "missing"};
+    const hth_channel_head head = {.call = 1, .channel = 1};
+    server_rig *r = *state;
+    raw a;
+    uint64_t call;
+    fake_spin_ns = 600000000000u; // the engine looks all the time
+    serve(r);
+    raw_open_with(&a, r->ipc, 16 << 20);
+    uint8_t *message = hth_alloc_aligned(sizeof head + 4096 + FLOATS * sizeof(float), 64);
+    memcpy(message, &head, sizeof head);
+    hth_ipc_record *q = raw_record(message);
+    hth_ipc_record_begin(q, text, 1);
+    hth_ipc_record_add(q, "x", HEARTH_F32, 1, (const int64_t[]){FLOATS}, FLOATS * sizeof(float));
+    assert_ok(hth_ipc_record_end(q));
+    memset((uint8_t *)q + q->tensor[0].at, 0, FLOATS * sizeof(float));
+    const _Atomic uint32_t *hungry = (const void *)(a.memory + 128);
+    for (int i = 0; i < 120000 && atomic_load(hungry) != POLLED; i++) {
+        fake_nap();
+    }
+    assert_int_equal(atomic_load(hungry), POLLED);
+    atomic_store(&fake_hold_bytes, FLOATS * sizeof(float));
+    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, sizeof head + q->bytes}, 1, 0));
+    wait_count(&fake_held, 1); // memory for it is waited for
+    assert_ok(raw_cancel(&a, 99));
+    atomic_store(&fake_released, 1);
+    assert_int_equal(raw_reply(&a, &call), HTH_ENOENT);
+    assert_int_equal(call, 1);
+    raw_close(&a);
+    hth_free(message);
+}
+
 // A request that comes while too much is held is refused, and its client's ring goes on.
 static void test_full(void **state)
 {
@@ -685,10 +798,12 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_sizes),     T(test_errors),         T(test_switched_off),   T(test_threads),
-        T(test_timeout),   T(test_restart),        T(test_killed),         T(test_bad_attach),
-        T(test_malformed), T(test_other_requests), T(test_earlier_attach), T(test_never_reads),
-        T(test_unfetched), T(test_copied),         T(test_full),
+        T(test_sizes),           T(test_errors),         T(test_switched_off),
+        T(test_threads),         T(test_timeout),        T(test_restart),
+        T(test_killed),          T(test_bad_attach),     T(test_malformed),
+        T(test_other_requests),  T(test_earlier_attach), T(test_never_reads),
+        T(test_unfetched),       T(test_copied),         T(test_full),
+        T(test_cancel_unserved), T(test_cancel_many),    T(test_large_look),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

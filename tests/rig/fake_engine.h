@@ -32,6 +32,7 @@ struct hth_engine {
     bool running;
 };
 
+static uint64_t fake_spin_ns = 20000;   // how long it looks for requests before it sleeps
 static atomic_int fake_taken;           // requests for "hold" that were submitted
 static atomic_int fake_held;            // requests inside "hold"
 static atomic_int fake_released;        // "hold" may end
@@ -234,7 +235,8 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     fake_event = config->event;
     fake_event_ctx = config->event_ctx;
     *out = e;
-    HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, 20000, &e->mailbox));
+    HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, fake_spin_ns,
+                             &e->mailbox));
     e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;
     return HTH_OK;
 }

@@ -61,6 +61,16 @@ static inline hth_err raw_fetch(const raw *r, uint64_t call)
     return raw_ask(r->socket, &q);
 }
 
+static inline hth_err raw_cancel(const raw *r, uint64_t call)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Cancel body = HEARTH__CANCEL__INIT;
+    body.call = call;
+    q.body_case = HEARTH__REQUEST__BODY_CANCEL;
+    q.cancel = &body;
+    return raw_ask(r->socket, &q);
+}
+
 static inline hth_err raw_attach(const raw *r, int fd, uint64_t bytes)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
