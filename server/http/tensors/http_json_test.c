@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads that came before: which are known again, and which are not kept.
+// Heads that came before: which are known again, and which are not kept. Tensors as text.
 #include "server/http/tensors/http_json.h"
 
 #include "base/alloc.h"
@@ -102,9 +102,48 @@ static void replaces(void **state)
     assert_int_equal(hth_alloc_live(), live);
 }
 
+// Elements of every type are written as what they are, and nothing after the last one is read.
+static void writes(void **state)
+{
+    const struct {
+        hth_dtype dtype;
+        size_t bytes;
+        const void *data;
+        const char *text;
+    } row[] = {
+        {HTH_DT_F32, 8, (const float[]){1, -0.1f}, "[1.0,-0.100000001]"},
+        {HTH_DT_F64, 8, (const double[]){0.1}, "[0.10000000000000001]"},
+        {HTH_DT_F16, 10, (const uint16_t[]){0x3c00, 0xc100, 0x7bff, 0x2e66, 0xfc00},
+         "[1.0,-2.5,65504.0,0.099976,-Infinity]"},
+        {HTH_DT_BF16, 8, (const uint16_t[]){0x3f80, 0xc020, 0x7f7f, 0x7fc0},
+         "[1.0,-2.5,3.39e+38,NaN]"},
+        {HTH_DT_BOOL, 2, (const uint8_t[]){0, 1}, "[false,true]"},
+        {HTH_DT_I8, 1, (const int8_t[]){-128}, "[-128]"},
+        {HTH_DT_U8, 1, (const uint8_t[]){255}, "[255]"},
+        {HTH_DT_I16, 2, (const int16_t[]){-32768}, "[-32768]"},
+        {HTH_DT_U16, 2, (const uint16_t[]){65535}, "[65535]"},
+        {HTH_DT_I32, 4, (const int32_t[]){-7}, "[-7]"},
+        {HTH_DT_U32, 4, (const uint32_t[]){UINT32_MAX}, "[4294967295]"},
+        {HTH_DT_I64, 8, (const int64_t[]){-7}, "[-7]"},
+        {HTH_DT_U64, 8, (const uint64_t[]){UINT64_MAX}, "[18446744073709551615]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        hth_text out = {.p = NULL};
+        void *data = hth_memdup(row[i].data, row[i].bytes); // as long as it says
+        hth_json_write(&out,
+                       &(hth_tensor){.dtype = row[i].dtype, .data = data, .bytes = row[i].bytes});
+        assert_false(out.failed);
+        assert_int_equal(out.n, strlen(row[i].text));
+        assert_memory_equal(out.p, row[i].text, out.n);
+        hth_text_fini(&out);
+        hth_free(data);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keeps), cmocka_unit_test(distinguishes),
-                                       cmocka_unit_test(replaces)};
+                                       cmocka_unit_test(replaces), cmocka_unit_test(writes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

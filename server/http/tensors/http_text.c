@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that grows, and tensor elements written as JSON into it. FP32 is written with 9 digits and
-// FP64 with 17, which give the same bits when read back.
+// Text that grows, and tensor elements written as JSON into it. FP64 is written with 17 digits,
+// FP32 with 9, FP16 with 5 and BF16 with 4, which give the same bits when read back.
 #include "server/http/tensors/http_json.h"
 
 #include "base/alloc.h"
@@ -131,6 +131,12 @@ static void text_element(hth_text *out, hth_dtype dt, const void *at)
     case HTH_DT_F64:
         text_real(out, *(const double *)at, 17);
         break;
+    case HTH_DT_F16:
+        text_real(out, hth_f16_to_f32(*(const uint16_t *)at), 5);
+        break;
+    case HTH_DT_BF16:
+        text_real(out, hth_bf16_to_f32(*(const uint16_t *)at), 4);
+        break;
     case HTH_DT_BOOL:
         hth_text_put(out, *(const uint8_t *)at ? "true" : "false");
         break;
@@ -155,9 +161,12 @@ static void text_element(hth_text *out, hth_dtype dt, const void *at)
     case HTH_DT_I64:
         hth_text_int(out, *(const int64_t *)at);
         break;
-    default:
+    case HTH_DT_U64:
         text_unsigned(out, *(const uint64_t *)at);
         break;
+    case HTH_DT_NONE:
+    case HTH_DT_STRING:
+        break; // no tensor that is served has them
     }
 }
 
