@@ -235,6 +235,45 @@ static void test_besides(void **state)
     free(json);
 }
 
+// A request's own limit holds for what its body is, not only for what was sent of it.
+static void test_own_limit(void **state)
+{
+    enum { BYTES = (16 << 20) + 1000 };
+    static const char *const paths[] = {"POST /v2/hearth/models/x", "PUT /v2/hearth/aliases/x",
+                                        "POST /v2/hearth/tensors/have"};
+    const server_rig *f = *state;
+    unsigned char *json = malloc(BYTES), *packed = malloc(BYTES / 8);
+    memset(json, 'a', BYTES);
+    memcpy(json, "{\"graph\":\"", 10);
+    memcpy(json + BYTES - 2, "\"}", 2);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        z_stream z = {.next_in = json, .avail_in = BYTES};
+        z.next_out = packed;
+        z.avail_out = BYTES / 8;
+        assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, 31, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        deflateEnd(&z);
+        for (int zipped = 0; zipped < 2; zipped++) {
+            size_t n = zipped ? BYTES / 8 - z.avail_out : BYTES;
+            char head[200];
+            int fd = dial(f->port);
+            push(fd, head,
+                 (size_t)snprintf(head, sizeof head,
+                                  "%s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %zu\r\n\r\n",
+                                  paths[i], zipped ? "Content-Encoding: gzip\r\n" : "", n));
+            push(fd, zipped ? packed : json, n);
+            reply r = pull(fd, true);
+            assert_int_equal(r.status, 413);
+            assert_non_null(strstr(r.body, "16777216"));
+            reply_free(&r);
+            close(fd);
+        }
+    }
+    free(json);
+    free(packed);
+    wait_nothing();
+}
+
 static void answer_hold(void *ctx)
 {
     atomic_store(&answer_held, 1);
@@ -306,6 +345,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_answer_gone, fake_http_setup, teardown),
         cmocka_unit_test_setup_teardown(test_full, fake_http_setup, teardown),
         cmocka_unit_test_setup_teardown(test_besides, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_own_limit, fake_http_setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

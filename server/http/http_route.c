@@ -14,7 +14,8 @@
 #define ROUTE_SEGMENTS 10
 // The most JSON of a request that brings no tensors and no model.
 #define ROUTE_BODY_BYTES (64 << 10)
-// .. of one that lists tensors, with a graph in it.
+// .. of one that lists tensors, with a graph in it, or says what a job is to do: the parser takes a
+// second for some 30 MiB.
 #define ROUTE_LIST_BYTES (16 << 20)
 
 struct hth_http_route {
@@ -80,13 +81,14 @@ static const route route_table[] = {
     {"v2/hearth/models", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_models, 0},
     {"v2/hearth/latency", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_latency, 0},
     {"v2/hearth/jobs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_list, 0},
-    {"v2/hearth/jobs", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_submit, 0},
+    {"v2/hearth/jobs", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_submit, ROUTE_LIST_BYTES},
     {"v2/hearth/jobs/*", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_job, 0},
     {"v2/hearth/jobs/*/events", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_events, 0},
     {"v2/hearth/jobs/*/logs", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_logs, 0},
     {"v2/hearth/jobs/*/result", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_job_result, 0},
     {"v2/hearth/jobs/*/pause", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_pause, 0},
-    {"v2/hearth/jobs/*/resume", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_resume, 0},
+    {"v2/hearth/jobs/*/resume", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_resume,
+     ROUTE_LIST_BYTES},
     {"v2/hearth/jobs/*/cancel", HTH_VERB_POST, false, HTH_NEED_JOB, hth_http_job_cancel, 0},
     {"v2/hearth/tensors/have", HTH_VERB_POST, false, HTH_NEED_CONTENT, hth_http_tensors_have,
      ROUTE_LIST_BYTES},
@@ -104,7 +106,8 @@ static const route route_table[] = {
     {"v2/hearth/datasets/*", HTH_VERB_PUT, false, HTH_NEED_JOB, hth_http_dataset_put,
      ROUTE_LIST_BYTES},
     {"v2/hearth/datasets/*", HTH_VERB_DELETE, false, HTH_NEED_JOB, hth_http_dataset_remove, 0},
-    {"v2/hearth/aliases/*", HTH_VERB_PUT, false, HTH_NEED_MODEL, hth_http_alias_put, 0},
+    {"v2/hearth/aliases/*", HTH_VERB_PUT, false, HTH_NEED_MODEL, hth_http_alias_put,
+     ROUTE_LIST_BYTES},
     {"v2/hearth/aliases/*", HTH_VERB_DELETE, false, HTH_NEED_MODEL, hth_http_alias_remove, 0},
     {"v2/hearth/openapi.json", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_openapi, 0},
     {"v2/hearth/shares", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_shares, 0},
@@ -321,7 +324,8 @@ bool hth_http_route_find(const hth_http *http, hth_http_req *req, hth_http_refus
             if (r->verb == verb) {
                 req->route = r;
                 req->need = r->need;
-                req->most = r->most > 0 ? r->most : http->message_bytes;
+                req->most =
+                    r->most > 0 && r->most < http->message_bytes ? r->most : http->message_bytes;
                 req->name = names.name;
                 req->item = names.item;
                 req->version = s.version;

@@ -42,6 +42,7 @@ typedef struct zip_call {
     zip_watch watch;
     struct evbuffer *body; // the thread's until it is done: what was sent, then what came out
     size_t packed, head;   // bytes that were sent; .. of what comes out that are read as text
+    uint64_t most;         // .. that may come out
     uint64_t received_ns;
 } zip_call;
 
@@ -158,7 +159,7 @@ static hth_err zip_text(zip_call *call)
 static hth_err zip_work(hth_http_call *call)
 {
     zip_call *z = (zip_call *)call;
-    HTH_TRY(zip_inflate(z->body, call->h->message_bytes, &z->watch));
+    HTH_TRY(zip_inflate(z->body, z->most, &z->watch));
     return zip_text(z);
 }
 
@@ -196,6 +197,7 @@ static void zip_later(hth_http *http, hth_http_req *req, struct evbuffer *body)
     z->c.drop = zip_drop;
     z->watch = (zip_watch){.canceled = &z->c.r.canceled, .holds = true};
     z->packed = evbuffer_get_length(body);
+    z->most = req->most;
     z->head = head != NULL ? strtoull(head, NULL, 10) : SIZE_MAX;
     z->received_ns = http->received_ns;
     z->body = evbuffer_new();
@@ -226,7 +228,7 @@ bool hth_http_inflate(hth_http *http, hth_http_req *req)
         zip_later(http, req, body);
         return false;
     }
-    return zip_inflated(http, req, zip_inflate(body, http->message_bytes, NULL), packed);
+    return zip_inflated(http, req, zip_inflate(body, req->most, NULL), packed);
 }
 
 // ---- answers

@@ -167,10 +167,6 @@ static hth_err put_what(const hth_http_req *req, const hth_http_args *args,
         return hth_fail(HTH_EINVAL, "the URL says a tensor's datatype and shape: "
                                     "?datatype=FP32&shape=64,3");
     }
-    if (n > HTH_CONTENT_PIECE_BYTES) { // it came compressed
-        return hth_fail(HTH_ETOOBIG, "a piece of a tensor has %zu bytes at most, not %" PRIu64,
-                        HTH_CONTENT_PIECE_BYTES, n);
-    }
     HTH_TRY(hth_objects_shaped(datatype, shape, object));
     *range = (hth_http_range){0, n, n};
     if (req->head.content_range != NULL &&
