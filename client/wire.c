@@ -342,10 +342,15 @@ hth_err hth_wire_message(const ProtobufCMessage *header, Hearth__Tensor *const *
     return HTH_OK;
 }
 
+bool hth_wire_is_aligned(const uint8_t *data, uint64_t data_bytes)
+{
+    return (uintptr_t)data % 8 == 0 || data_bytes == 0;
+}
+
 const uint8_t *hth_wire_aligned(const uint8_t *data, uint64_t data_bytes, void **copy)
 {
     *copy = NULL;
-    if ((uintptr_t)data % 8 == 0 || data_bytes == 0) {
+    if (hth_wire_is_aligned(data, data_bytes)) {
         return data;
     }
     *copy = hth_alloc_aligned(data_bytes, 64);

@@ -83,6 +83,8 @@ hth_err hth_wire_message(const ProtobufCMessage *header, Hearth__Tensor *const *
                          nng_msg **out, uint8_t **data);
 // hth_wire_aligned returns `data`, or a 64-byte aligned copy of it in *copy (to be freed) when a
 // foreign sender placed tensors where the processor would not read them well; NULL: out of memory.
+// hth_wire_is_aligned tells whether it copies nothing.
+bool hth_wire_is_aligned(const uint8_t *data, uint64_t data_bytes);
 const uint8_t *hth_wire_aligned(const uint8_t *data, uint64_t data_bytes, void **copy);
 // hth_wire_fail turns an nng error number into a code and appends its phrase to the sentence.
 hth_err hth_wire_fail(int rv, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -23,9 +23,18 @@ static bool tensors_copied(const hth_rpc_tensors_inputs *in, int i)
     return in->held[i].region != NULL && !hth_shared_in_place(&in->list[i].t);
 }
 
-// tensors_charge counts the copies before there are any, for the connection: little of a request is
-// never refused, so it is all of its inputs that count.
-static hth_err tensors_charge(hth_rpc_tensors_inputs *in, hth_conn *conn)
+// tensors_charge counts copies before there are any, for the connection.
+static hth_err tensors_charge(hth_rpc_tensors_inputs *in, hth_conn *conn, uint64_t bytes)
+{
+    HTH_TRY(bytes > 0 ? hth_conn_charge(conn, bytes) : HTH_OK);
+    in->conn = conn;
+    in->charged += bytes;
+    return HTH_OK;
+}
+
+// tensors_charge_inputs counts those of inputs: little of a request is never refused, so it is all
+// of them at once.
+static hth_err tensors_charge_inputs(hth_rpc_tensors_inputs *in, hth_conn *conn)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), bytes = 0;
     for (int i = 0; i < in->n; i++) {
@@ -38,15 +47,12 @@ static hth_err tensors_charge(hth_rpc_tensors_inputs *in, hth_conn *conn)
                         "limits.message_bytes is %" PRIu64,
                         bytes, most);
     }
-    HTH_TRY(bytes > 0 ? hth_conn_charge(conn, bytes) : HTH_OK);
-    in->conn = conn;
-    in->charged = bytes;
-    return HTH_OK;
+    return tensors_charge(in, conn, bytes);
 }
 
 static hth_err tensors_copy(hth_rpc_tensors_inputs *in, hth_conn *conn)
 {
-    HTH_TRY(tensors_charge(in, conn));
+    HTH_TRY(tensors_charge_inputs(in, conn));
     for (int i = 0; i < in->n; i++) {
         hth_tensor *t = &in->list[i].t;
         if (!tensors_copied(in, i)) {
@@ -96,6 +102,7 @@ hth_err hth_rpc_tensors_inputs_init(hth_rpc_tensors_inputs *in, hth_conn *conn,
                                     uint64_t data_bytes)
 {
     HTH_TRY(tensors_begin(in, infer->n_inputs));
+    HTH_TRY(tensors_charge(in, conn, hth_wire_is_aligned(data, data_bytes) ? 0 : data_bytes));
     data = hth_wire_aligned(data, data_bytes, &in->copy);
     if (data == NULL) {
         return hth_no_memory("a request");

@@ -23,10 +23,10 @@ typedef struct hth_rpc_tensors_inputs {
 } hth_rpc_tensors_inputs;
 
 // hth_rpc_tensors_inputs_init describes the tensors of `infer`, whose frame has its data section at
-// `data`; both and `conn` must outlive *in. What lies in shared memory and could steer addresses or
-// shapes is copied. Ended by hth_rpc_tensors_inputs_fini, after an error too. HTH_ETOOBIG,
-// HTH_EBUSY: the copies would have too many bytes, by themselves or with what else is held for this
-// client, or for all.
+// `data`; both and `conn` must outlive *in. Copied is what lies in shared memory and could steer
+// addresses or shapes, and a data section that is not aligned. Ended by
+// hth_rpc_tensors_inputs_fini, after an error too. HTH_ETOOBIG, HTH_EBUSY: the copies would have
+// too many bytes, by themselves or with what else is held for this client, or for all.
 hth_err hth_rpc_tensors_inputs_init(hth_rpc_tensors_inputs *in, hth_conn *conn,
                                     const Hearth__Infer *infer, const uint8_t *data,
                                     uint64_t data_bytes);

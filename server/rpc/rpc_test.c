@@ -476,6 +476,67 @@ static void test_copies(void **state)
     hth_memfd_drop(memfd, memory, MEBIBYTE);
 }
 
+// settle_counts waits until all that is counted is given back.
+static void settle_counts(void)
+{
+    for (int i = 0; i < PATIENCE && hth_account_bytes() != 0; i++) {
+        fake_nap();
+    }
+    assert_int_equal(hth_account_bytes(), 0);
+}
+
+// infer_routed asks for an inference of n floats through `hops` of others, each of whom put a word
+// in front of the frame, which moves its tensors.
+static hth_err infer_routed(peer p, size_t hops, size_t n)
+{
+    uint8_t *m, *routed, answered[512];
+    Hearth__Reply *r;
+    const uint8_t *section;
+    uint64_t section_bytes;
+    settle_counts();
+    size_t head = p.local ? 9 : 8, route = 4 * hops,
+           bytes = message(p, TOKEN, NULL, "missing", n, &m);
+    uint64_t body = bytes - head + route, rest = 0;
+    routed = hth_calloc(1, bytes + route);
+    memcpy(routed, m, head);
+    for (size_t i = 0; i < 8; i++) {
+        routed[head - 8 + i] = (uint8_t)(body >> (8 * (7 - i)));
+    }
+    memcpy(routed + head + route, m + head, bytes - head);
+    say(p, routed, bytes + route);
+    hth_free(routed);
+    hth_free(m);
+    hear(p, answered, head);
+    for (size_t i = 0; i < 8; i++) {
+        rest = rest << 8 | answered[head - 8 + i];
+    }
+    assert_true(rest <= sizeof answered && rest > route + 4);
+    hear(p, answered, rest);
+    assert_ok(hth_wire_read_reply(answered + route + 4, rest - route - 4, &hth_wire_default_limits,
+                                  &r, &section, &section_bytes));
+    assert_int_equal(r->body_case, HEARTH__REPLY__BODY_ERROR);
+    hth_err err = (hth_err)r->error->code;
+    hth_wire_free_reply(r);
+    return err;
+}
+
+// Tensors that came where they cannot be read are copied; their peer pays for that, too.
+static void test_moved(void **state)
+{
+    fixture *f = *state;
+    assert_ok(hth_setting_set("limits.bytes_per_peer", "1536KiB"));
+    start(f, false, "tcp");
+    for (int local = 0; local < 2; local++) {
+        peer p = greeted(f, local, 1);
+        assert_int_equal(infer_routed(p, 0, MEBIBYTE / sizeof(float)), HTH_ENOENT);
+        assert_int_equal(infer_routed(p, 1, MEBIBYTE / sizeof(float)), HTH_EBUSY);
+        assert_int_equal(infer_routed(p, 1, MEBIBYTE / 2 / sizeof(float)), HTH_ENOENT);
+        assert_int_equal(infer_routed(p, 2, MEBIBYTE / sizeof(float)), HTH_ENOENT); // as it was
+        close(p.fd);
+    }
+    settle_counts();
+}
+
 // A message for which there is no room is refused, not its connection, also where its length came
 // alone, or with a part of the first word: what is let in of every message says whom to answer.
 static void test_busy(void **state)
@@ -558,10 +619,10 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_pipelined),      T(test_touched),          T(test_copies),       T(test_busy),
-        T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle), T(test_share),
-        T(test_administrators), T(test_lingering),        T(test_passed),       T(test_stop),
-        T(test_stop_stuck),
+        T(test_pipelined), T(test_touched),        T(test_copies),           T(test_moved),
+        T(test_busy),      T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle),
+        T(test_share),     T(test_administrators), T(test_lingering),        T(test_passed),
+        T(test_stop),      T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
