@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The temporary name ends in the process id and a number, so that writers of one path do not meet.
+// One that was killed leaves its file, and process ids come again, in containers the same ones each
+// time: a name that is taken is passed over.
 #include "client/atomic_file.h"
 
 #include "base/alloc.h"
@@ -10,6 +12,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
+
+#define TEMPORARIES 1000 // names that may be taken
 
 static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
 {
@@ -26,16 +30,31 @@ static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
     return 0;
 }
 
-hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *file)
+// whole_open opens a file that was not there.
+static hth_err whole_open(const char *path, hth_atomic_file *file)
 {
     static atomic_uint serial;
-    *file = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
-    file->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
-    hth_err err = file->path == NULL || file->tmp == NULL ? hth_no_memory("a path") : HTH_OK;
-    if (err == HTH_OK &&
-        (file->fd = open(file->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
-        err = hth_fail_errno(errno, "cannot write %s", path);
+    for (int i = 0; i < TEMPORARIES; i++) {
+        hth_free(file->tmp);
+        file->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+        if (file->tmp == NULL) {
+            return hth_no_memory("a path");
+        }
+        file->fd = open(file->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->fd >= 0) {
+            return HTH_OK;
+        }
+        if (errno != EEXIST) {
+            break;
+        }
     }
+    return hth_fail_errno(errno, "cannot write %s", path);
+}
+
+hth_err hth_atomic_file_begin(const char *path, hth_atomic_file *file)
+{
+    *file = (hth_atomic_file){.path = hth_strdup(path), .fd = -1};
+    hth_err err = file->path != NULL ? whole_open(path, file) : hth_no_memory("a path");
     if (err != HTH_OK) {
         hth_free(file->path);
         hth_free(file->tmp);

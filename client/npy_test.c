@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // .npy files against headers as numpy writes them, byte for byte, and every cut and many damages of
-// one.
+// one; and how files appear whole.
 #include "client/npy.h"
 
 #include "base/alloc.h"
@@ -184,6 +184,34 @@ static void test_safetensors(void **state)
     assert_int_equal(hth_safetensors_write(path, t, 2), HTH_EINVAL);
 }
 
+// What killed processes with this one's id have left is in nobody's way, and stays.
+static void test_left_behind(void **state)
+{
+    enum { LEFT = 20 };
+    hth_atomic_file first;
+    char left[LEFT][80];
+    void *got;
+    size_t bytes;
+    unsigned serial;
+    assert_int_equal(hth_atomic_file_begin(path, &first), HTH_OK);
+    assert_int_equal(sscanf(first.tmp + strlen(path), ".%*d.%u.tmp", &serial), 1);
+    for (unsigned i = 0; i < LEFT; i++) {
+        snprintf(left[i], sizeof left[i], "%s.%d.%u.tmp", path, (int)getpid(), serial + 1 + i);
+        FILE *f = fopen(left[i], "wx");
+        assert_non_null(f);
+        fclose(f);
+    }
+    assert_int_equal(hth_atomic_file_write(path, &(hth_atomic_file_piece){"new", 3}, 1), HTH_OK);
+    assert_int_equal(hth_file_load(path, 4096, &got, &bytes), HTH_OK);
+    assert_int_equal(bytes, 3);
+    assert_memory_equal(got, "new", 3);
+    hth_free(got);
+    for (int i = 0; i < LEFT; i++) {
+        assert_int_equal(unlink(left[i]), 0);
+    }
+    assert_int_equal(hth_atomic_file_end(&first, false), HTH_OK);
+}
+
 static int setup(void **state)
 {
     int fd = mkstemp(path);
@@ -198,9 +226,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),   cmocka_unit_test(test_headers),
-        cmocka_unit_test(test_fortran), cmocka_unit_test(test_write),
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_parse),       cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_fortran),     cmocka_unit_test(test_write),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_left_behind),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
