@@ -180,10 +180,10 @@ static json_t *watch_arguments(const job_watch *watch)
     return json_pack("{s:I}", "id", (json_int_t)watch->job.id);
 }
 
-// watch_wait is for how long the server may hold a request.
+// watch_wait is for how long nobody needs to hear anything.
 static hth_err watch_wait(job_watch *watch, uint64_t *ms)
 {
-    uint64_t now = hth_now_ns(), half = watch->h->timeout_ms / 2;
+    uint64_t now = hth_now_ns();
     *ms = watch->fn != NULL ? WATCH_TICK_MS : WATCH_WAIT_MS;
     watch->over = watch->end_ns > 0 && now >= watch->end_ns;
     if (watch->over) {
@@ -191,7 +191,6 @@ static hth_err watch_wait(job_watch *watch, uint64_t *ms)
     }
     uint64_t left_ms = (watch->end_ns - now) / 1000000 + 1;
     *ms = watch->end_ns > 0 && left_ms < *ms ? left_ms : *ms;
-    *ms = *ms < half ? *ms : half;
     return HTH_OK;
 }
 
@@ -202,6 +201,12 @@ static hth_err watch_pause(job_watch *watch)
     ms = ms < WATCH_POLL_MS ? ms : WATCH_POLL_MS;
     nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
     return HTH_OK;
+}
+
+// watch_held is for how long the server may hold a request, at most.
+static uint64_t watch_held(const job_watch *watch)
+{
+    return watch->h->timeout_ms / 2;
 }
 
 // watch_look asks where the job stands.
@@ -236,7 +241,11 @@ static hth_err watch_answer(job_watch *watch, const json_t *doc)
     if (missed) {
         return watch_look(watch);
     }
-    return json_array_size(events) == 0 ? watch_report(watch, NULL) : HTH_OK;
+    if (json_array_size(events) > 0) {
+        return HTH_OK;
+    }
+    HTH_TRY(watch_report(watch, NULL));
+    return watch_held(watch) < WATCH_POLL_MS ? watch_pause(watch) : HTH_OK;
 }
 
 // watch_refused finds out what it means that a watch was refused: there is no such job, or the
@@ -262,8 +271,9 @@ static hth_err watch_ask(job_watch *watch)
     }
     args = watch_arguments(watch);
     if (watch->row != NULL && watch->after > 0) {
+        uint64_t most = watch_held(watch);
         json_object_set_new(args, "after", json_integer((json_int_t)watch->after));
-        json_object_set_new(args, "wait_ms", json_integer((json_int_t)ms));
+        json_object_set_new(args, "wait_ms", json_integer((json_int_t)(ms < most ? ms : most)));
     }
     hth_err err = hth_query_document(watch->h, "watch", args, &doc);
     if (err == HTH_ENOENT || err == HTH_EDENIED || err == HTH_EBUSY) {
