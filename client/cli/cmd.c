@@ -118,9 +118,13 @@ int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, con
     if (whole && hth_atomic_file_begin(path, &file) != HTH_OK) {
         return cmd_error();
     }
-    FILE *f = whole ? fdopen(dup(file.fd), "w") : fopen(path, "w");
+    int fd = whole ? dup(file.fd) : -1;
+    FILE *f = whole ? fdopen(fd, "w") : fopen(path, "w");
     hth_err err =
         f != NULL ? cmd_put(f, path, doc, write) : hth_fail_errno(errno, "cannot write %s", path);
+    if (f == NULL && fd >= 0) {
+        close(fd);
+    }
     hth_err end = whole ? hth_atomic_file_end(&file, err == HTH_OK) : HTH_OK;
     return err == HTH_OK && end == HTH_OK ? HTH_CLI_OK : cmd_error();
 }
