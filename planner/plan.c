@@ -10,6 +10,8 @@
 #include <string.h>
 
 #define PLAN_MAX_BYTES ((uint64_t)1 << 60) // sums of everything stay far from overflow
+#define PLAN_MAX_US    1e15                // 30 years: sums of millions of times stay finite
+#define PLAN_MAX_SHARE 1e3                 // .. and what copies take from compute, too
 
 void hth_problem_fini(hth_problem *problem)
 {
@@ -147,6 +149,24 @@ static hth_err problem_check_pairs(const hth_plan_node *node, int i)
     return HTH_OK;
 }
 
+static hth_err problem_check_choices(const hth_plan_node *node, int i)
+{
+    for (int j = 0; j < node->n_alternatives; j++) {
+        const hth_choice *c = &node->alternatives[j];
+        if (!isfinite(c->time_us) || c->time_us > PLAN_MAX_US) {
+            return hth_fail(HTH_EINVAL,
+                            "node %d '%s': alternative '%s' takes %g us; it can take at most %g", i,
+                            problem_name(node->name), c->name, c->time_us, PLAN_MAX_US);
+        }
+        if (c->workspace_bytes > PLAN_MAX_BYTES) {
+            return hth_fail(HTH_EINVAL,
+                            "node %d '%s': alternative '%s' has an impossible workspace", i,
+                            problem_name(node->name), c->name);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err problem_check_node(const hth_problem *problem, int i)
 {
     const hth_plan_node *n = &problem->nodes[i];
@@ -167,12 +187,24 @@ static hth_err problem_check_node(const hth_problem *problem, int i)
         }
     }
     HTH_TRY(problem_check_pairs(n, i));
-    for (int j = 0; j < n->n_alternatives; j++) {
-        const hth_choice *c = &n->alternatives[j];
-        if (isnan(c->time_us) || isinf(c->time_us) || c->workspace_bytes > PLAN_MAX_BYTES) {
+    return problem_check_choices(n, i);
+}
+
+static bool problem_within(double x, double most)
+{
+    return x >= 0 && x <= most; // not so if it is no number
+}
+
+// Of all bytes together, over the link in both directions: each copy takes less.
+static hth_err problem_check_link(const hth_problem *problem, uint64_t bytes)
+{
+    double rates[] = {problem->h2d_bytes_per_s, problem->d2h_bytes_per_s};
+    for (int k = 0; k < 2; k++) {
+        if (rates[k] > 0 && (double)bytes / rates[k] * 1e6 > PLAN_MAX_US) {
             return hth_fail(HTH_EINVAL,
-                            "node %d '%s': alternative '%s' has an impossible time or workspace", i,
-                            problem_name(n->name), c->name);
+                            "the link: a copy of all %llu bytes at %g bytes/s takes more than %g "
+                            "us",
+                            (unsigned long long)bytes, rates[k], PLAN_MAX_US);
         }
     }
     return HTH_OK;
@@ -183,9 +215,8 @@ hth_err hth_problem_check(const hth_problem *problem)
     uint64_t sum = 0;
     // A copy that costs less than nothing would make any plan with more of them better.
     if (problem->n_tensors < 0 || problem->n_nodes < 0 || isnan(problem->h2d_bytes_per_s) ||
-        isnan(problem->d2h_bytes_per_s) || !isfinite(problem->latency_us) ||
-        problem->latency_us < 0 || !isfinite(problem->copy_interference) ||
-        problem->copy_interference < 0) {
+        isnan(problem->d2h_bytes_per_s) || !problem_within(problem->latency_us, PLAN_MAX_US) ||
+        !problem_within(problem->copy_interference, PLAN_MAX_SHARE)) {
         return hth_fail(HTH_EINVAL, "a planning problem with a negative count, or an invalid link");
     }
     for (int i = 0; i < problem->n_nodes; i++) {
@@ -194,7 +225,7 @@ hth_err hth_problem_check(const hth_problem *problem)
     for (int t = 0; t < problem->n_tensors; t++) {
         HTH_TRY(problem_check_tensor(problem, t, &sum));
     }
-    return HTH_OK;
+    return problem_check_link(problem, sum);
 }
 
 hth_home hth_plan_home(const hth_plan_tensor *tensor)

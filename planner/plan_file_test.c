@@ -172,6 +172,22 @@ static void test_reading_validates(void **state)
               "\"inputs\":[0],\"outputs\":[1],"
               "\"alternatives\":[{\"time_us\":\"fast\"}]}]}",
          "time_us"},
+        {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
+              "\"name\":\"n\",\"inputs\":[0],\"outputs\":[1],"
+              "\"alternatives\":[{\"name\":\"slow\",\"time_us\":1e16}]}]}",
+         "node 0 'n': alternative 'slow' takes 1e+16 us"},
+        {"{\"link\":{\"latency_us\":1e16}," HEAD_REST "{\"id\":1,\"bytes\":1,\"class\":\"output\","
+         "\"producer\":0}]," TAIL,
+         "link"},
+        {"{\"link\":{\"interference\":1e300}," HEAD_REST
+         "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}]," TAIL,
+         "link"},
+        {"{\"link\":{\"h2d\":1e-300}," HEAD_REST "{\"id\":1,\"bytes\":1,\"class\":\"output\","
+         "\"producer\":0}]," TAIL,
+         "link"},
+        {"{\"link\":{\"d2h\":1e-300}," HEAD_REST "{\"id\":1,\"bytes\":1,\"class\":\"output\","
+         "\"producer\":0}]," TAIL,
+         "link"},
     };
     hth_problem p;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -18,7 +18,8 @@ typedef struct hth_rect {
     uint64_t offset;
 } hth_rect;
 
-// hth_problem_check verifies indices, topological order and sizes; HTH_EINVAL says what is wrong.
+// hth_problem_check verifies indices, topological order, sizes and times; HTH_EINVAL says what is
+// wrong.
 hth_err hth_problem_check(const hth_problem *problem);
 
 // hth_plan_time is the duration of alternative `alt` of a node; unmeasured ones count 0.

@@ -18,7 +18,10 @@ static hth_err plan_add(json_t *out, const char *key, json_t *doc)
     json_t *files = json_object_get(out, "files");
     if (files == NULL) {
         files = json_object();
-        json_object_set_new(out, "files", files);
+        if (json_object_set_new(out, "files", files) != 0) { // frees it
+            json_decref(doc);
+            return hth_no_memory("a document");
+        }
     }
     return doc != NULL && json_object_set_new(files, key, doc) == 0 ? HTH_OK
                                                                     : hth_no_memory("a document");
@@ -56,6 +59,9 @@ static hth_err plan_report(const query *q, const hth_problem *problem, const hth
                      "plan_ms", plan->plan_ms, "instructions", plan->n_instrs, "nodes",
                      problem->n_nodes, "tensors", problem->n_tensors, "streamed_bytes",
                      (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+    if (*out == NULL) {
+        return hth_no_memory("a plan's report");
+    }
     return plan_files(q, problem, plan, *out);
 }
 
