@@ -269,6 +269,14 @@ static void test_curve_problem(void **state)
     bytes = curve_end("budget_bytes");
     assert_true(bytes > 1e12);
     assert_int_equal(run("hearth --version; tail -1 %s/c.csv | grep ',%.0f,'", dir, bytes), 0);
+    // Nodes without times: nothing is slower than another, in the picture neither.
+    assert_int_equal(run("hearth --version >/dev/null; sed -E 's/\"time_us\":[^,]*,//g' %s "
+                         ">%s/timeless; %s/hearth --json curve --problem %s/timeless --plan-ms 5 "
+                         "--svg %s/c.svg",
+                         problem, dir, build, dir, dir),
+                     0);
+    assert_float_equal(curve_end("slowdown"), 1, 0);
+    assert_int_equal(run("hearth --version >/dev/null; grep -E 'nan|inf' %s/c.svg", dir), 1);
     assert_int_equal(run("hearth curve --problem %s --policy none", problem), 1);
     said("none");
     assert_int_equal(run("hearth curve --problem %s --accumulate 2", problem), 1);

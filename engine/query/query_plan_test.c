@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planning problems that come with a question: what is said of their plans.
+// Planning problems that come with a question: what is said of their plans and curves.
 #include "engine/query/query.h"
 
 #include "base/test.h"
@@ -34,6 +34,21 @@ static void times_have_a_sum(void **state)
         json_decref(out);
         json_decref(args);
     }
+}
+
+// A curve of nodes that take no time has all its points, none of them slower than another.
+static void curve_without_times(void **state)
+{
+    json_t *args = chain("\"name\":\"a\"", ",\"plan-ms\":5"), *out = NULL, *row;
+    size_t i;
+    assert_ok(hth_query_data(HTH_COMMAND_CURVE, args, &out));
+    assert_true(json_array_size(out) > 0);
+    json_array_foreach(out, i, row)
+    {
+        assert_true(json_number_value(json_object_get(row, "slowdown")) == 1);
+    }
+    json_decref(out);
+    json_decref(args);
 }
 
 static int fails_after; // as many of jansson's allocations one fails; below 0: none does
@@ -73,12 +88,14 @@ static void out_of_memory(void **state)
 {
     answers_whole_or_not(HTH_COMMAND_PLAN, ",\"trace\":true", "files");
     answers_whole_or_not(HTH_COMMAND_PLAN, ",\"out\":true,\"trace\":true", "files");
+    answers_whole_or_not(HTH_COMMAND_CURVE, ",\"plan-ms\":5", NULL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_have_a_sum),
+        cmocka_unit_test(curve_without_times),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

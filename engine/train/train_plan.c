@@ -257,6 +257,12 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     return err;
 }
 
+// A share of `whole`; all of it where there is nothing to have a share of.
+static double curve_share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 1;
+}
+
 static hth_err curve_answer(const hth_curve *curve, json_t **out)
 {
     if (curve->n == 0) {
@@ -265,18 +271,22 @@ static hth_err curve_answer(const hth_curve *curve, json_t **out)
         return hth_fail(HTH_ETOOBIG, "no plan was found for %s or less; needs at least %s",
                         peak.text, floor.text);
     }
+    double fastest_us = curve->point[curve->n - 1].time_us;
     *out = json_array();
     for (int i = 0; i < curve->n; i++) {
         const hth_curve_point *p = &curve->point[i];
-        json_array_append_new(
-            *out, json_pack("{s:f, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
-                            (double)p->budget_bytes / (double)curve->peak_bytes, "accumulate",
-                            p->parts, "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
-                            (json_int_t)p->device_bytes, "host_bytes", (json_int_t)p->host_bytes,
-                            "time_ms", p->time_us / 1e3, "slowdown",
-                            p->time_us / curve->point[curve->n - 1].time_us, "lower_bound_ms",
-                            p->lower_bound_us / 1e3, "link_in_ms", p->h2d_us / 1e3, "link_out_ms",
-                            p->d2h_us / 1e3));
+        json_t *row = json_pack(
+            "{s:f, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
+            curve_share((double)p->budget_bytes, (double)curve->peak_bytes), "accumulate", p->parts,
+            "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
+            (json_int_t)p->device_bytes, "host_bytes", (json_int_t)p->host_bytes, "time_ms",
+            p->time_us / 1e3, "slowdown", curve_share(p->time_us, fastest_us), "lower_bound_ms",
+            p->lower_bound_us / 1e3, "link_in_ms", p->h2d_us / 1e3, "link_out_ms", p->d2h_us / 1e3);
+        if (json_array_append_new(*out, row) != 0) {
+            json_decref(*out);
+            *out = NULL;
+            return hth_no_memory("a curve");
+        }
     }
     return HTH_OK;
 }

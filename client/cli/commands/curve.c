@@ -66,8 +66,10 @@ static void curve_line(FILE *file, const json_t *points, double bytes, double sl
     fprintf(file, "<polyline fill='none' %s points='", style);
     json_array_foreach(points, i, p)
     {
-        double y =
-            bound ? curve_number(p, "lower_bound_ms") / fastest : curve_number(p, "slowdown");
+        double y = curve_number(p, "slowdown");
+        if (bound) { // that is 1 too where nothing takes any time
+            y = fastest > 0 ? curve_number(p, "lower_bound_ms") / fastest : 1;
+        }
         fprintf(file, "%.1f,%.1f ", curve_x(p, bytes), curve_y(y < 1 ? 1 : y, slow));
     }
     fprintf(file, "'/>\n");
