@@ -92,17 +92,14 @@ static const char *problem_name(const char *name)
     return name ? name : "?";
 }
 
-static bool problem_lists(const int *list, int n, int what)
-{
-    for (int i = 0; i < n; i++) {
-        if (list[i] == what) {
-            return true;
-        }
-    }
-    return false;
-}
+// Per tensor, for the check of all nodes.
+typedef struct problem_marks {
+    bool *made;         // its producer lists it
+    int *read, *paired; // 1 + the last node that reads it, or has it in an in-place pair
+} problem_marks;
 
-static hth_err problem_check_tensor(const hth_problem *problem, int t, uint64_t *sum)
+static hth_err problem_check_tensor(const hth_problem *problem, const problem_marks *marks, int t,
+                                    uint64_t *sum)
 {
     const hth_plan_tensor *x = &problem->tensors[t];
     if (x->producer < -1 || x->producer >= problem->n_nodes || (unsigned)x->cls > HTH_MEM_OUTPUT ||
@@ -115,8 +112,7 @@ static hth_err problem_check_tensor(const hth_problem *problem, int t, uint64_t 
         return hth_fail(HTH_EINVAL, "tensor %d '%s': a weight cannot have a producer", t,
                         problem_name(x->name));
     }
-    if (x->producer >= 0 && !problem_lists(problem->nodes[x->producer].outputs,
-                                           problem->nodes[x->producer].n_outputs, t)) {
+    if (x->producer >= 0 && !marks->made[t]) {
         return hth_fail(HTH_EINVAL, "tensor %d '%s': node %d does not produce it", t,
                         problem_name(x->name), x->producer);
     }
@@ -130,21 +126,21 @@ static hth_err problem_check_tensor(const hth_problem *problem, int t, uint64_t 
                : hth_fail(HTH_EINVAL, "the tensors' sizes add up to more than 2^60 bytes");
 }
 
-static hth_err problem_check_pairs(const hth_plan_node *node, int i)
+static hth_err problem_check_pairs(const hth_problem *problem, problem_marks *marks, int i)
 {
+    const hth_plan_node *node = &problem->nodes[i];
     for (int j = 0; j < node->n_inplace; j++) {
         int in = node->inplace[j][0], out = node->inplace[j][1];
-        bool once = true;
-        for (int k = 0; k < j; k++) {
-            once = once && node->inplace[k][0] != in && node->inplace[k][1] != out;
-        }
-        if (!once || !problem_lists(node->inputs, node->n_inputs, in) ||
-            !problem_lists(node->outputs, node->n_outputs, out)) {
+        bool known = in >= 0 && in < problem->n_tensors && out >= 0 && out < problem->n_tensors;
+        if (!known || marks->read[in] != i + 1 || !marks->made[out] ||
+            problem->tensors[out].producer != i || marks->paired[in] == i + 1 ||
+            marks->paired[out] == i + 1) {
             return hth_fail(
                 HTH_EINVAL,
                 "node %d '%s': in-place pair %d, %d is not an input and an output, each once", i,
                 problem_name(node->name), in, out);
         }
+        marks->paired[in] = marks->paired[out] = i + 1;
     }
     return HTH_OK;
 }
@@ -167,7 +163,7 @@ static hth_err problem_check_choices(const hth_plan_node *node, int i)
     return HTH_OK;
 }
 
-static hth_err problem_check_node(const hth_problem *problem, int i)
+static hth_err problem_check_node(const hth_problem *problem, problem_marks *marks, int i)
 {
     const hth_plan_node *n = &problem->nodes[i];
     for (int j = 0; j < n->n_inputs; j++) {
@@ -176,17 +172,19 @@ static hth_err problem_check_node(const hth_problem *problem, int i)
             return hth_fail(HTH_EINVAL, "node %d '%s': input %d is not a tensor produced before it",
                             i, problem_name(n->name), t);
         }
+        marks->read[t] = i + 1;
     }
     for (int j = 0; j < n->n_outputs; j++) {
         int t = n->outputs[j];
         if (t < 0 || t >= problem->n_tensors || problem->tensors[t].producer != i ||
-            problem_lists(n->outputs, j, t)) {
+            marks->made[t]) {
             return hth_fail(HTH_EINVAL,
                             "node %d '%s': output %d is listed twice, or is another node's", i,
                             problem_name(n->name), t);
         }
+        marks->made[t] = true;
     }
-    HTH_TRY(problem_check_pairs(n, i));
+    HTH_TRY(problem_check_pairs(problem, marks, i));
     return problem_check_choices(n, i);
 }
 
@@ -210,22 +208,37 @@ static hth_err problem_check_link(const hth_problem *problem, uint64_t bytes)
     return HTH_OK;
 }
 
-hth_err hth_problem_check(const hth_problem *problem)
+static hth_err problem_check_all(const hth_problem *problem, problem_marks *marks)
 {
     uint64_t sum = 0;
+    for (int i = 0; i < problem->n_nodes; i++) {
+        HTH_TRY(problem_check_node(problem, marks, i));
+    }
+    for (int t = 0; t < problem->n_tensors; t++) {
+        HTH_TRY(problem_check_tensor(problem, marks, t, &sum));
+    }
+    return problem_check_link(problem, sum);
+}
+
+hth_err hth_problem_check(const hth_problem *problem)
+{
     // A copy that costs less than nothing would make any plan with more of them better.
     if (problem->n_tensors < 0 || problem->n_nodes < 0 || isnan(problem->h2d_bytes_per_s) ||
         isnan(problem->d2h_bytes_per_s) || !problem_within(problem->latency_us, PLAN_MAX_US) ||
         !problem_within(problem->copy_interference, PLAN_MAX_SHARE)) {
         return hth_fail(HTH_EINVAL, "a planning problem with a negative count, or an invalid link");
     }
-    for (int i = 0; i < problem->n_nodes; i++) {
-        HTH_TRY(problem_check_node(problem, i));
-    }
-    for (int t = 0; t < problem->n_tensors; t++) {
-        HTH_TRY(problem_check_tensor(problem, t, &sum));
-    }
-    return problem_check_link(problem, sum);
+    size_t n = (size_t)problem->n_tensors;
+    problem_marks marks = {.made = hth_calloc(n, sizeof *marks.made),
+                           .read = hth_calloc(n, sizeof *marks.read),
+                           .paired = hth_calloc(n, sizeof *marks.paired)};
+    hth_err err = marks.made && marks.read && marks.paired
+                      ? problem_check_all(problem, &marks)
+                      : hth_no_memory("the check of %d tensors", problem->n_tensors);
+    hth_free(marks.made);
+    hth_free(marks.read);
+    hth_free(marks.paired);
+    return err;
 }
 
 hth_home hth_plan_home(const hth_plan_tensor *tensor)
@@ -333,15 +346,19 @@ static bool buffers_may_share(const hth_problem *problem, const hth_buffers *buf
 hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *buffers)
 {
     size_t n = (size_t)problem->n_tensors;
+    int *pair = hth_alloc(n * sizeof *pair);
     *buffers = (hth_buffers){.rect = hth_calloc(n, sizeof *buffers->rect),
                              .of_tensor = hth_calloc(n, sizeof(int)),
                              .first_use = hth_calloc(n, sizeof(int)),
                              .last_use = hth_calloc(n, sizeof(int))};
-    if (!buffers->rect || !buffers->of_tensor || !buffers->first_use || !buffers->last_use) {
+    if (!pair || !buffers->rect || !buffers->of_tensor || !buffers->first_use ||
+        !buffers->last_use) {
+        hth_free(pair);
         hth_buffers_fini(buffers);
         return hth_no_memory("the liveness of %d tensors", problem->n_tensors);
     }
     buffers_lives(problem, buffers);
+    hth_plan_pairs(problem, pair);
     for (int t = 0; t < problem->n_tensors; t++) { // what is there from the start
         const hth_plan_tensor *x = &problem->tensors[t];
         if (x->producer < 0 && hth_plan_home(x) == HTH_HOME_ARENA && buffers->last_use[t] >= 0) {
@@ -357,9 +374,8 @@ hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *buffers)
             if (hth_plan_home(&problem->tensors[t]) != HTH_HOME_ARENA) {
                 continue;
             }
-            int pair = hth_plan_pair(node, t);
-            if (buffers_may_share(problem, buffers, i, pair, t)) {
-                buffers->of_tensor[t] = buffers->of_tensor[pair];
+            if (buffers_may_share(problem, buffers, i, pair[t], t)) {
+                buffers->of_tensor[t] = buffers->of_tensor[pair[t]];
                 buffers->rect[buffers->of_tensor[t]].last = buffers->last_use[t];
             } else {
                 buffers->rect[buffers->n] = (hth_rect){
@@ -368,6 +384,7 @@ hth_err hth_plan_buffers(const hth_problem *problem, hth_buffers *buffers)
             }
         }
     }
+    hth_free(pair);
     return HTH_OK;
 }
 

@@ -122,7 +122,8 @@ hth_err hth_plan_floor(const hth_problem *problem, uint64_t *bytes);
 
 // hth_plan_min returns bytes that every plan of problem needs, whoever makes it: what one node
 // holds while it runs (*node), or what is there at the end (-1; may be NULL). Below it there is no
-// plan that hth_plan_verify accepts; above it there need not be one. problem has been checked.
+// plan that hth_plan_verify accepts; above it there need not be one. 0: no memory to look. problem
+// has been checked.
 uint64_t hth_plan_min(const hth_problem *problem, int *node);
 // What to say when nothing fits: either what hth_plan_min proves, or that no plan was found; with
 // the budget, and the bytes of a plan that was found, where there is one.

@@ -16,6 +16,7 @@ typedef struct place_emit {
     int *computes; // per stage: its instruction
     int *fetches;  // per use: its instruction
     int *place;    // per tensor: rectangle of a weight that was fetched, -1: not a streamed weight
+    int *ended;    // per tensor: the last stage of which it was looked whether it leaves there
 } place_emit;
 
 // Finds for every fetch the last stage that uses its place before it. `by_last`: rectangles sorted
@@ -135,10 +136,8 @@ static hth_err emit_ends(place_emit *emit, int s)
     const hth_plan_node *n = &emit->x->p->nodes[s];
     for (int j = 0; j < n->n_inputs + n->n_outputs; j++) {
         int t = j < n->n_inputs ? n->inputs[j] : n->outputs[j - n->n_inputs];
-        bool again = false;
-        for (int k = 0; k < j && k < n->n_inputs; k++) {
-            again = again || n->inputs[k] == t;
-        }
+        bool again = emit->ended[t] == s; // a node may read a tensor twice
+        emit->ended[t] = s;
         if (!again && emit_leaves(emit, t, s)) {
             HTH_TRY(hth_plan_add(&emit->builder, (hth_instr){.kind = HTH_INSTR_FREE, .tensor = t},
                                  NULL, 0, NULL));
@@ -153,7 +152,7 @@ static hth_err emit_stages(place_emit *emit, int *waits)
     const hth_stream_model *m = &x->model;
     int issued = 0, needed = 0;
     for (int t = 0; t < x->p->n_tensors; t++) {
-        emit->place[t] = -1;
+        emit->place[t] = emit->ended[t] = -1;
         if (x->p->tensors[t].producer < 0) {
             HTH_TRY(emit_alloc(emit, t));
         }
@@ -182,11 +181,13 @@ hth_err hth_place_emit(hth_placement *placement, hth_plan *plan)
                     .after = hth_alloc(n_uses * sizeof(int)),
                     .fetches = hth_alloc(n_uses * sizeof(int)),
                     .computes = hth_alloc(n_stages * sizeof(int)),
-                    .place = hth_alloc((size_t)placement->p->n_tensors * sizeof(int))};
+                    .place = hth_alloc((size_t)placement->p->n_tensors * sizeof(int)),
+                    .ended = hth_alloc((size_t)placement->p->n_tensors * sizeof(int))};
     int *by_last = hth_alloc((size_t)placement->n_rects * sizeof *by_last),
         *waits = hth_alloc(n_uses * sizeof *waits);
     hth_err err = HTH_ENOMEM;
-    if (!e.issue || !e.after || !e.fetches || !e.computes || !e.place || !by_last || !waits) {
+    if (!e.issue || !e.after || !e.fetches || !e.computes || !e.place || !e.ended || !by_last ||
+        !waits) {
         hth_fail(err, "no memory to plan %d nodes", placement->p->n_nodes);
         goto out;
     }
@@ -199,6 +200,7 @@ out:
     hth_free(e.fetches);
     hth_free(e.computes);
     hth_free(e.place);
+    hth_free(e.ended);
     hth_free(by_last);
     hth_free(waits);
     return err;

@@ -24,15 +24,18 @@ hth_err hth_problem_check(const hth_problem *problem);
 
 // hth_plan_time is the duration of alternative `alt` of a node; unmeasured ones count 0.
 double hth_plan_time(const hth_plan_node *node, int alt);
-// hth_plan_pair returns the input whose place output t of the node may take over, -1: none.
-static inline int hth_plan_pair(const hth_plan_node *node, int t)
+// hth_plan_pairs sets of[t], per tensor, to the input of its producer whose place it may take over,
+// -1: none.
+static inline void hth_plan_pairs(const hth_problem *problem, int *of)
 {
-    for (int j = 0; j < node->n_inplace; j++) {
-        if (node->inplace[j][1] == t) {
-            return node->inplace[j][0];
+    for (int t = 0; t < problem->n_tensors; t++) {
+        of[t] = -1;
+    }
+    for (int i = 0; i < problem->n_nodes; i++) {
+        for (int j = 0; j < problem->nodes[i].n_inplace; j++) {
+            of[problem->nodes[i].inplace[j][1]] = problem->nodes[i].inplace[j][0];
         }
     }
-    return -1;
 }
 
 // One alternative worth having: a stage's menu is fastest first, workspaces falling.

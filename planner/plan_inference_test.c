@@ -267,6 +267,51 @@ static void test_pairs(void **state)
     hth_problem_fini(&p);
 }
 
+// A node of n inputs, of which it reads one n times more, and n outputs in their places.
+static hth_problem wide_problem(int n)
+{
+    hth_problem p = pt_problem(2 * n + 1, 2);
+    int *list = hth_alloc((size_t)(2 * n) * sizeof *list);
+    int x = pt_tensor(&p, HTH_MEM_INPUT, 64, -1);
+    p.n_nodes = 2;
+    p.nodes[0] = (hth_plan_node){.n_inputs = 1, .n_outputs = n};
+    p.nodes[1] = (hth_plan_node){.n_inputs = 2 * n, .n_outputs = n, .n_inplace = n};
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < n; j++) {
+            list[j] = pt_tensor(&p, i == 0 ? HTH_MEM_ACTIVATION : HTH_MEM_OUTPUT, 64, i);
+        }
+        p.nodes[i].outputs = hth_memdup(list, (size_t)n * sizeof *list);
+    }
+    p.nodes[1].inplace = hth_calloc((size_t)n, sizeof *p.nodes[1].inplace);
+    for (int j = 0; j < n; j++) {
+        list[j] = p.nodes[1].inplace[j][0] = p.nodes[0].outputs[j];
+        list[n + j] = list[0];
+        p.nodes[1].inplace[j][1] = p.nodes[1].outputs[j];
+    }
+    p.nodes[0].inputs = hth_memdup(&x, sizeof x);
+    p.nodes[1].inputs = list;
+    return p;
+}
+
+// Nodes may have any number of inputs and outputs: none is looked for among all of them.
+static void test_wide_nodes(void **state)
+{
+    const int n = 100000;
+    hth_problem p = wide_problem(n);
+    hth_plan *plan;
+    clock_t start = clock();
+    assert_ok(hth_plan_inference(&p, &plan));
+    assert_ok(hth_plan_verify(&p, plan));
+    assert_int_equal(plan->arena_bytes, 64 * (n + 1));
+    p.budget = 64 * (uint64_t)n - 1;
+    hth_plan_free(plan);
+    assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "needs at least");
+    double cpu_ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
+    print_message("# %d inputs and outputs: %.1f ms\n", n, cpu_ms);
+    assert_true(cpu_ms < 5000); // a search among them takes a minute
+    hth_problem_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +324,7 @@ int main(void)
         cmocka_unit_test(test_allocation_faults),
         cmocka_unit_test(test_bad_problems),
         cmocka_unit_test(test_planning_is_fast),
+        cmocka_unit_test(test_wide_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

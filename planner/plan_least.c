@@ -19,6 +19,7 @@
 // buffer.
 #include "planner/plan_impl.h"
 
+#include "base/alloc.h"
 #include "base/size.h"
 
 #include <stdio.h>
@@ -35,20 +36,16 @@ static uint64_t min_bytes(const hth_problem *problem, int t)
     return home == HTH_HOME_CALLER || always || !sure ? 0 : hth_plan_round(x->bytes);
 }
 
-static bool min_among(const int *tensors, int n, int t)
-{
-    for (int j = 0; j < n; j++) {
-        if (tensors[j] == t) {
-            return true;
-        }
-    }
-    return false;
-}
+// Per tensor: hth_plan_pairs, and 1 + the last node that reads it, 0: none.
+typedef struct min_tensors {
+    int *pair, *read;
+} min_tensors;
 
 // Whether output j of node may lie in the buffer of an input.
-static bool min_inplace(const hth_problem *problem, const hth_plan_node *node, int j)
+static bool min_inplace(const hth_problem *problem, const min_tensors *of,
+                        const hth_plan_node *node, int j)
 {
-    int in = hth_plan_pair(node, node->outputs[j]);
+    int in = of->pair[node->outputs[j]];
     uint64_t bytes = hth_plan_round(problem->tensors[node->outputs[j]].bytes);
     bool may = in >= 0 && bytes <= hth_plan_round(problem->tensors[in].bytes);
     for (int i = 0; i < node->n_inputs && problem->loose && j == 0; i++) {
@@ -58,34 +55,32 @@ static bool min_inplace(const hth_problem *problem, const hth_plan_node *node, i
     return may;
 }
 
-static uint64_t min_node(const hth_problem *problem, const hth_plan_node *node)
+static uint64_t min_node(const hth_problem *problem, const min_tensors *of, int i)
 {
+    const hth_plan_node *node = &problem->nodes[i];
     uint64_t bytes = 0, workspace = node->n_alternatives > 0 && !problem->loose ? UINT64_MAX : 0;
     for (int a = 0; a < node->n_alternatives; a++) {
         uint64_t w = hth_plan_round(hth_plan_workspace(node, a));
         workspace = w < workspace ? w : workspace;
     }
     for (int j = 0; j < node->n_inputs; j++) {
-        bool again = min_among(node->inputs, j, node->inputs[j]);
-        bytes += again ? 0 : min_bytes(problem, node->inputs[j]);
+        int t = node->inputs[j];
+        bytes += of->read[t] == i + 1 ? 0 : min_bytes(problem, t); // else it is read twice
+        of->read[t] = i + 1;
     }
     for (int j = 0; j < node->n_outputs; j++) {
-        bytes += min_inplace(problem, node, j) ? 0 : min_bytes(problem, node->outputs[j]);
+        bytes += min_inplace(problem, of, node, j) ? 0 : min_bytes(problem, node->outputs[j]);
     }
     return bytes + workspace;
 }
 
 // Resident tensors that some node reads, where nothing can be fetched.
-static uint64_t min_resident(const hth_problem *problem)
+static uint64_t min_resident(const hth_problem *problem, const min_tensors *of)
 {
     uint64_t bytes = 0;
     for (int t = 0; t < problem->n_tensors && !(problem->h2d_bytes_per_s > 0); t++) {
         const hth_plan_tensor *x = &problem->tensors[t];
-        bool read = false;
-        for (int i = 0; i < problem->n_nodes && !read; i++) {
-            read = min_among(problem->nodes[i].inputs, problem->nodes[i].n_inputs, t);
-        }
-        bool counts = hth_plan_home(x) == HTH_HOME_RESIDENT && read &&
+        bool counts = hth_plan_home(x) == HTH_HOME_RESIDENT && of->read[t] > 0 &&
                       !(problem->loose && x->cls == HTH_MEM_WEIGHT);
         bytes += counts ? hth_plan_round(x->bytes) : 0;
     }
@@ -104,19 +99,31 @@ static uint64_t min_end(const hth_problem *problem)
     return bytes;
 }
 
-uint64_t hth_plan_min(const hth_problem *problem, int *node)
+static uint64_t min_all(const hth_problem *problem, const min_tensors *of, int *node)
 {
     uint64_t most = min_end(problem);
-    int at = -1;
+    hth_plan_pairs(problem, of->pair);
     for (int i = 0; i < problem->n_nodes; i++) {
-        uint64_t bytes = min_node(problem, &problem->nodes[i]);
-        at = bytes > most ? i : at;
+        uint64_t bytes = min_node(problem, of, i);
+        *node = bytes > most ? i : *node;
         most = bytes > most ? bytes : most;
     }
+    return most + min_resident(problem, of);
+}
+
+uint64_t hth_plan_min(const hth_problem *problem, int *node)
+{
+    size_t n = (size_t)problem->n_tensors;
+    min_tensors of = {hth_alloc(n * sizeof *of.pair), hth_calloc(n, sizeof *of.read)};
+    int at = -1;
+    bool known = of.pair != NULL && of.read != NULL;
+    uint64_t bytes = known ? min_all(problem, &of, &at) : 0;
+    hth_free(of.pair);
+    hth_free(of.read);
     if (node != NULL) {
         *node = at;
     }
-    return most + min_resident(problem);
+    return bytes;
 }
 
 hth_err hth_shortage_fail(const hth_shortage *shortage)

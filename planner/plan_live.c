@@ -29,8 +29,7 @@ static void live_enter(hth_live *live, const hth_instr *in)
 {
     const hth_plan_tensor *t = &live->problem->tensors[in->tensor];
     uint64_t bytes = hth_plan_round(t->bytes);
-    int pair =
-        t->producer >= 0 ? hth_plan_pair(&live->problem->nodes[t->producer], in->tensor) : -1;
+    int pair = live->pair[in->tensor];
     if (pair >= 0 && live->at[pair].bytes >= bytes && live->at[pair].offset == in->offset) {
         live_take(live, pair, bytes);
     }
@@ -58,11 +57,13 @@ hth_err hth_live_open(const hth_problem *problem, hth_live *out)
     size_t n = (size_t)problem->n_tensors;
     *out = (hth_live){.problem = problem,
                       .at = hth_calloc(n, sizeof *out->at),
+                      .pair = hth_alloc(n * sizeof *out->pair),
                       .filled = hth_alloc(n * sizeof *out->filled)};
-    if (out->at == NULL || out->filled == NULL) {
+    if (out->at == NULL || out->pair == NULL || out->filled == NULL) {
         hth_live_close(out);
         return hth_no_memory("the live bytes of %d tensors", problem->n_tensors);
     }
+    hth_plan_pairs(problem, out->pair);
     memset(out->filled, true, n * sizeof *out->filled);
     return HTH_OK;
 }
@@ -70,6 +71,7 @@ hth_err hth_live_open(const hth_problem *problem, hth_live *out)
 void hth_live_close(hth_live *live)
 {
     hth_free(live->at);
+    hth_free(live->pair);
     hth_free(live->filled);
     *live = (hth_live){.problem = NULL};
 }

@@ -55,6 +55,7 @@ typedef struct verify {
     verify_clock lane[HTH_N_LANES]; // clock after the last instruction of each stream
     verify_clock *done;             // clock after each instruction
     verify_tensor *tensor;
+    int *pair;     // hth_plan_pairs
     int *computed; // per node: 1 + the alternative of its first execution, 0: none yet
     bool begun;    // something was computed
     int n_buffers, cap_buffers;
@@ -155,12 +156,8 @@ static hth_err verify_new_buffer(verify *v, int tensor, int *out)
 // place.
 static bool verify_inherits(const verify *v, int tensor, uint64_t offset, int old)
 {
-    int in = v->buffer[old].tensor, producer = tensor >= 0 ? v->p->tensors[tensor].producer : -1;
-    if (in < 0 || producer < 0) {
-        return false;
-    }
-    const hth_plan_node *n = &v->p->nodes[producer];
-    return hth_plan_pair(n, tensor) == in && v->tensor[in].buffer == old &&
+    int in = v->buffer[old].tensor;
+    return in >= 0 && tensor >= 0 && v->pair[tensor] == in && v->tensor[in].buffer == old &&
            v->tensor[in].offset == offset &&
            hth_plan_round(v->p->tensors[tensor].bytes) <= hth_plan_round(v->p->tensors[in].bytes);
 }
@@ -487,6 +484,7 @@ static hth_err verify_end(verify *v)
 
 static hth_err verify_replay(verify *v)
 {
+    hth_plan_pairs(v->p, v->pair);
     for (int t = 0; t < v->p->n_tensors; t++) {
         const hth_plan_tensor *x = &v->p->tensors[t];
         v->tensor[t] = (verify_tensor){
@@ -506,11 +504,13 @@ hth_err hth_plan_verify(const hth_problem *problem, const hth_plan *plan)
                 .plan = plan,
                 .done = hth_calloc((size_t)plan->n_instrs, sizeof *v.done),
                 .tensor = hth_calloc((size_t)problem->n_tensors, sizeof *v.tensor),
+                .pair = hth_alloc((size_t)problem->n_tensors * sizeof *v.pair),
                 .computed = hth_calloc((size_t)problem->n_nodes, sizeof *v.computed)};
-    hth_err err =
-        v.done && v.tensor && v.computed ? verify_replay(&v) : hth_no_memory("verifying a plan");
+    hth_err err = v.done && v.tensor && v.pair && v.computed ? verify_replay(&v)
+                                                             : hth_no_memory("verifying a plan");
     hth_free(v.done);
     hth_free(v.tensor);
+    hth_free(v.pair);
     hth_free(v.computed);
     hth_free(v.buffer);
     hth_free(v.arena.span);

@@ -104,6 +104,8 @@ static bool places_overlap(place a, place b)
 static bool naive_overlap(const hth_problem *problem, const hth_plan *plan)
 {
     place at[200] = {{0, 0}};
+    int pair[200];
+    hth_plan_pairs(problem, pair);
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         bool compute = in->kind == HTH_INSTR_COMPUTE;
@@ -115,11 +117,8 @@ static bool naive_overlap(const hth_problem *problem, const hth_plan *plan)
             continue;
         }
         for (int t = 0; t < problem->n_tensors; t++) {
-            const hth_plan_node *n = compute || problem->tensors[in->tensor].producer < 0
-                                         ? NULL
-                                         : &problem->nodes[problem->tensors[in->tensor].producer];
-            bool pair = n && hth_plan_pair(n, in->tensor) == t;
-            if (bytes > 0 && at[t].hi > 0 && !pair && places_overlap(x, at[t])) {
+            bool inplace = !compute && pair[in->tensor] == t;
+            if (bytes > 0 && at[t].hi > 0 && !inplace && places_overlap(x, at[t])) {
                 return true;
             }
         }

@@ -44,6 +44,7 @@ void hth_plan_simulate(const hth_problem *problem, hth_plan *plan);
 typedef struct hth_live {
     const hth_problem *problem;
     struct live_account *at;                     // per tensor
+    int *pair;                                   // hth_plan_pairs
     bool *filled;                                // per tensor: has content, or no place
     uint64_t of_class[HTH_N_MEM_CLASSES], bytes; // tensors', and their sum
     uint64_t scratch; // of the last instruction, while it runs: workspace, and outputs that nobody
