@@ -97,15 +97,22 @@ static hth_err problem_options(const query *q, hth_plan_options *out)
 
 // A problem that came with the question.
 typedef struct problem_search {
+    const query *q;
     hth_problem problem;
     hth_plan_options options;
+    bool inference;
     hth_plan *plan;
+    json_t **out;
 } problem_search;
 
+// Nothing here is the engine's thread's own: how long it takes, the plan's check and report
+// included, is for the problem to say.
 static hth_err problem_plan(void *arg)
 {
     problem_search *x = arg;
-    return hth_plan_train(&x->problem, &x->options, &x->plan);
+    HTH_TRY(x->inference ? hth_plan_inference(&x->problem, &x->plan)
+                         : hth_plan_train(&x->problem, &x->options, &x->plan));
+    return plan_verified(x->q, &x->problem, x->plan, x->out);
 }
 
 // Whose thread asks; NULL: any.
@@ -117,20 +124,17 @@ static hth_site *query_site(const query *q)
 // plan_problem plans a problem that came with the question, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
-    problem_search x = {.plan = NULL};
+    problem_search x = {.q = q, .out = out};
     HTH_TRY(problem_options(q, &x.options));
     HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &x.problem));
     hth_err err;
     HTH_GOTO(problem_budget(query_text(q, "budget"), &x.problem), done);
-    bool inference =
+    x.inference =
         query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
-    if (!inference) {
+    if (!x.inference) {
         HTH_GOTO(hth_policy_find(query_text(q, "policy"), &x.options.policy), done);
     }
-    HTH_GOTO(inference ? hth_plan_inference(&x.problem, &x.plan)
-                       : hth_paced_search(query_site(q), q->r, &x.options, problem_plan, &x),
-             done);
-    err = plan_verified(q, &x.problem, x.plan, out);
+    err = hth_paced_search(query_site(q), q->r, &x.options, problem_plan, &x);
 done:
     hth_plan_free(x.plan);
     hth_problem_fini(&x.problem);

@@ -2,8 +2,12 @@
 // Planning problems that come with a question: what is said of their plans and curves.
 #include "engine/query/query.h"
 
+#include "base/clock.h"
 #include "base/test.h"
 #include "runtime/command.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 // A chain of two nodes, x -> y -> z; %s: what is said of an alternative of each.
 #define CHAIN                                                                                      \
@@ -91,12 +95,48 @@ static void out_of_memory(void **state)
     answers_whole_or_not(HTH_COMMAND_CURVE, ",\"plan-ms\":5", NULL);
 }
 
+static pthread_t engine;
+static atomic_bool elsewhere; // another thread than the engine's looked at the clock
+
+static uint64_t looked_at(void *ctx)
+{
+    elsewhere = elsewhere || !pthread_equal(pthread_self(), engine);
+    return 1;
+}
+
+// How long a problem takes is for who sent it to say: the engine's thread only waits, whatever the
+// policy.
+static void engine_only_waits(void **state)
+{
+    static const char *const more[] = {"", ",\"policy\":\"hearth\""};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        json_t *args = chain("\"name\":\"a\",\"time_us\":5", more[i]);
+        char *text = json_dumps(args, 0);
+        hth_work_queue queue = {.ctx = NULL};
+        hth_site site = {.queue = &queue};
+        hth_models ms = {.site = &site};
+        hth_request request = {.command = HTH_COMMAND_PLAN, .arguments = text};
+        engine = pthread_self();
+        elsewhere = false;
+        hth_clock_inject(looked_at, NULL);
+        hth_err err = hth_query_answer(&ms, &request);
+        hth_clock_inject(NULL, NULL);
+        assert_ok(err);
+        assert_true(elsewhere);
+        assert_non_null(strstr(request.json, "\"predicted_us\":10"));
+        hth_free(request.json);
+        free(text);
+        json_decref(args);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_have_a_sum),
         cmocka_unit_test(curve_without_times),
         cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(engine_only_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
