@@ -109,11 +109,11 @@ void hth_plan_free(hth_plan *plan); // NULL is allowed
 // hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per
 // node (the fastest whose workspace fits), and, when weights + arena exceed the budget, which
 // weights are streamed and when they are prefetched. resident_bytes + arena_bytes <= budget, each
-// weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0) nothing is streamed. Inputs
-// that are not external are allocated by the first instructions and filled by the caller; a weight
-// that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in
-// their order. HTH_ETOOBIG: not even the floor fits; the detail is hth_plan_refuse's. Any thread; a
-// function of its input.
+// weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0) nothing is streamed, and
+// never what a node updates. Inputs that are not external are allocated by the first instructions
+// and filled by the caller; a weight that no node reads or updates counts as streamed and is never
+// fetched. Unmeasured alternatives are taken in their order. HTH_ETOOBIG: not even the floor fits;
+// the detail is hth_plan_refuse's. Any thread; a function of its input.
 hth_err hth_plan_inference(const hth_problem *problem, hth_plan **out);
 
 // hth_plan_floor computes the bytes of the smallest plan that hth_plan_inference finds: it succeeds

@@ -103,6 +103,12 @@ static hth_err inference_plan(hth_placement *placement, hth_plan *plan)
         plan->streamed[t] = hth_plan_home(&placement->p->tensors[t]) == HTH_HOME_RESIDENT &&
                             placement->buffers.last_use[t] < 0;
     }
+    for (int t = 0; t < placement->p->n_tensors; t++) { // one that is only written, is
+        int updated = placement->p->tensors[t].replaces - 1;
+        if (updated >= 0) {
+            plan->streamed[updated] = false;
+        }
+    }
     for (int w = 0; w < placement->model.n_weights; w++) {
         plan->streamed[placement->model.weight[w].tensor] = placement->decision.stream[w];
     }

@@ -267,6 +267,35 @@ static void test_pairs(void **state)
     hth_problem_fini(&p);
 }
 
+// What a node updates stays: dropped and fetched again it would be what it was before. So does what
+// a node updates and none reads.
+static void test_updates_stay(void **state)
+{
+    for (int reads = 0; reads < 2; reads++) {
+        hth_problem p = pt_problem(8, 3);
+        hth_plan *plan;
+        uint64_t floor;
+        int x = pt_tensor(&p, HTH_MEM_INPUT, 64, -1), w = pt_tensor(&p, HTH_MEM_WEIGHT, 6400, -1);
+        int v = pt_tensor(&p, HTH_MEM_WEIGHT, 64000, -1);
+        p.tensors[x].external = true;
+        int a = pt_node(&p, (int[]){x, w}, 1 + reads, HTH_MEM_ACTIVATION, 64, false);
+        int b = pt_node(&p, (int[]){a, v}, 2, HTH_MEM_ACTIVATION, 64, false);
+        int next = pt_node(&p, (int[]){b, w}, 1 + reads, HTH_MEM_OUTPUT, 6400, false);
+        p.tensors[next].external = true;
+        p.tensors[next].replaces = w + 1;
+        assert_ok(hth_plan_floor(&p, &floor));
+        assert_int_equal(floor, 6400 + 64000 + 2 * 64);
+        p.budget = floor;
+        assert_ok(hth_plan_inference(&p, &plan));
+        assert_ok(hth_plan_verify(&p, plan));
+        assert_true(!plan->streamed[w] && plan->resident_bytes >= 6400);
+        hth_plan_free(plan);
+        p.budget = floor - 1;
+        assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "budget");
+        hth_problem_fini(&p);
+    }
+}
+
 // A node of n inputs, of which it reads one n times more, and n outputs in their places.
 static hth_problem wide_problem(int n)
 {
@@ -324,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_allocation_faults),
         cmocka_unit_test(test_bad_problems),
         cmocka_unit_test(test_planning_is_fast),
+        cmocka_unit_test(test_updates_stay),
         cmocka_unit_test(test_wide_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

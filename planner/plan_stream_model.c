@@ -42,18 +42,28 @@ static void model_base(hth_stream_model *model)
 }
 
 // Weights that are used and, when there is a link, streamable; the rest of the resident bytes is
-// fixed.
+// fixed: a place that is dropped would lose an update.
 static void model_weights(hth_stream_model *model, int *of_tensor)
 {
+    const int updated = -2;
+    for (int t = 0; t < model->p->n_tensors; t++) {
+        of_tensor[t] = -1;
+    }
+    for (int t = 0; t < model->p->n_tensors; t++) {
+        if (model->p->tensors[t].replaces > 0) {
+            of_tensor[model->p->tensors[t].replaces - 1] = updated;
+        }
+    }
     for (int t = 0; t < model->p->n_tensors; t++) {
         const hth_plan_tensor *x = &model->p->tensors[t];
         uint64_t bytes = hth_plan_round(x->bytes);
-        of_tensor[t] = -1;
-        if (hth_plan_home(x) != HTH_HOME_RESIDENT || model->buffers->last_use[t] < 0) {
+        bool used = model->buffers->last_use[t] >= 0 || of_tensor[t] == updated;
+        if (hth_plan_home(x) != HTH_HOME_RESIDENT || !used) {
             continue;
         }
         model->resident_bytes += bytes;
-        if (x->cls != HTH_MEM_WEIGHT || !(model->p->h2d_bytes_per_s > 0) || bytes == 0) {
+        if (of_tensor[t] == updated || x->cls != HTH_MEM_WEIGHT ||
+            !(model->p->h2d_bytes_per_s > 0) || bytes == 0) {
             model->fixed_bytes += bytes;
             continue;
         }
