@@ -43,7 +43,7 @@ typedef struct verify_tensor {
     int host_buffer;    // in the host slab, -1: none
     uint64_t host_offset;
     verify_clock host_ready;
-    bool saved;   // resident: its next content went to the host
+    bool saved;   // resident: its next content goes to the host, and is there after host_ready
     int replaced; // 1 + the node that gave it its next content, which none may take for the old
     int heir;     // takes over the place in-place, -1: none
 } verify_tensor;
@@ -227,6 +227,7 @@ static hth_err verify_write(verify *v, int t)
         verify_tensor *from = &v->tensor[old];
         from->ready = clock_self(v, HTH_LANE_COMPUTE);
         from->replaced = v->p->tensors[t].producer + 1;
+        from->saved = false; // what went to the host before is not it
         if (from->buffer >= 0) {
             clock_join(&v->buffer[from->buffer].access, &from->ready);
         }
@@ -338,8 +339,11 @@ static hth_err verify_alloc(verify *v, const hth_instr *in, const verify_clock *
         return HTH_OK;
     }
     v->buffer[x->buffer].access = x->ready;
-    if (home == HTH_HOME_RESIDENT && x->host_buffer < 0) {
-        return HTH_OK; // comes from the store's copy
+    if (home == HTH_HOME_RESIDENT) { // comes from the store's copy, which an update has to reach
+        bool last = !x->replaced || (x->saved && clock_covers(start, &x->host_ready));
+        return last ? HTH_OK
+                    : VERIFY_FAIL(v, "fetches '%s' as it was before its update",
+                                  verify_name(t->name));
     }
     if (x->host_buffer < 0 || !clock_covers(start, &x->host_ready)) {
         return VERIFY_FAIL(v, "fetches '%s', of which the host has no complete copy",
@@ -372,6 +376,7 @@ static hth_err verify_offload(verify *v, const hth_instr *in, const verify_clock
     }
     if (hth_plan_home(&v->p->tensors[in->tensor]) == HTH_HOME_RESIDENT) { // its own host copy
         x->saved = true;
+        x->host_ready = clock_self(v, HTH_LANE_D2H);
         return HTH_OK;
     }
     int b;

@@ -158,6 +158,87 @@ static void test_read_after_update(void **state)
     hth_problem_fini(&p);
 }
 
+typedef struct step_line {
+    hth_instr_kind kind;
+    int what; // the node, or the tensor
+    uint64_t offset;
+    int wait; // -1: for none
+} step_line;
+
+static hth_err verify_lines(const hth_problem *problem, const step_line *line, int n)
+{
+    hth_plan plan = {.arena_bytes = 192};
+    hth_plan_builder builder = {.plan = &plan};
+    plan.streamed = hth_calloc((size_t)problem->n_tensors, sizeof *plan.streamed);
+    plan.streamed[0] = true;
+    for (int i = 0; i < n; i++) {
+        hth_instr in = {.kind = line[i].kind, .offset = line[i].offset};
+        *(in.kind == HTH_INSTR_COMPUTE ? &in.node : &in.tensor) = line[i].what;
+        assert_ok(hth_plan_add(&builder, in, &line[i].wait, line[i].wait >= 0, NULL));
+    }
+    assert_ok(hth_plan_live_peak(problem, &plan, &plan.live_peak_bytes));
+    hth_err err = hth_plan_verify(problem, &plan);
+    for (int i = 0; i < n; i++) {
+        hth_free(plan.instrs[i].waits);
+    }
+    hth_free(plan.instrs);
+    hth_free(plan.streamed);
+    return err;
+}
+
+// Node 0 reads a state that comes and goes, node 1 updates it: the host has to get what that wrote,
+// before it is fetched again.
+static void test_lost_updates(void **state)
+{
+    enum { S, A, NEXT };
+    hth_problem p = pt_problem(3, 2);
+    pt_tensor(&p, HTH_MEM_STATE, 64, -1);
+    pt_node(&p, (int[]){S}, 1, HTH_MEM_ACTIVATION, 64, false);
+    pt_node(&p, (int[]){S, A}, 2, HTH_MEM_OUTPUT, 64, false);
+    p.tensors[NEXT].external = true;
+    p.tensors[NEXT].replaces = S + 1;
+#define READS                                                                                      \
+    {HTH_INSTR_PREFETCH, S, 0, -1}, {HTH_INSTR_ALLOC, A, 64, -1},                                  \
+    {                                                                                              \
+        HTH_INSTR_COMPUTE, 0, 0, 0                                                                 \
+    }
+#define FREES                                                                                      \
+    {HTH_INSTR_FREE, A, 0, -1},                                                                    \
+    {                                                                                              \
+        HTH_INSTR_FREE, S, 0, -1                                                                   \
+    }
+    const step_line saved[] = {
+        READS, {HTH_INSTR_COMPUTE, 1, 0, -1}, {HTH_INSTR_OFFLOAD, S, 0, 3}, FREES};
+    const step_line early[] = {
+        READS, {HTH_INSTR_OFFLOAD, S, 0, 2}, {HTH_INSTR_COMPUTE, 1, 0, 3}, FREES};
+    const step_line back[] = {READS,
+                              {HTH_INSTR_COMPUTE, 1, 0, -1},
+                              {HTH_INSTR_OFFLOAD, S, 0, 3},
+                              {HTH_INSTR_FREE, S, 0, -1},
+                              {HTH_INSTR_PREFETCH, S, 128, 4},
+                              FREES};
+    const step_line stale[] = {READS,
+                               {HTH_INSTR_COMPUTE, 1, 0, -1},
+                               {HTH_INSTR_FREE, S, 0, -1},
+                               {HTH_INSTR_PREFETCH, S, 128, 3},
+                               {HTH_INSTR_OFFLOAD, S, 0, 5},
+                               FREES};
+    step_line hasty[sizeof back / sizeof *back];
+    memcpy(hasty, back, sizeof back);
+    hasty[6].wait = 3; // for the update, not for its copy
+    assert_ok(verify_lines(&p, saved, sizeof saved / sizeof *saved));
+    assert_err(verify_lines(&p, early, sizeof early / sizeof *early), HTH_ECORRUPT,
+               "the update of 't0' is lost");
+    assert_ok(verify_lines(&p, back, sizeof back / sizeof *back));
+    assert_err(verify_lines(&p, stale, sizeof stale / sizeof *stale), HTH_ECORRUPT,
+               "before its update");
+    assert_err(verify_lines(&p, hasty, sizeof hasty / sizeof *hasty), HTH_ECORRUPT,
+               "before its update");
+#undef READS
+#undef FREES
+    hth_problem_fini(&p);
+}
+
 // Verifying is cheap enough for every plan that is ever run.
 static void test_cost(void **state)
 {
@@ -194,7 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_instruction), cmocka_unit_test(test_totals),
         cmocka_unit_test(test_read_after_update), cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_allocation_faults),
+        cmocka_unit_test(test_allocation_faults), cmocka_unit_test(test_lost_updates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
