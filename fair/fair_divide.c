@@ -2,7 +2,9 @@
 // Water filling. The level is every tenant's dominant share by weight, while it gets more; it rises
 // from event to event: a tenant has all that it wants, or a resource is used up. Tenants are sorted
 // by the level at which they have enough, so an event of the first kind costs one step, and there
-// are no more of the second kind than resources.
+// are no more of the second kind than resources. What rises with the level is summed up from the
+// last tenant to the first: subtracted from a sum, who has enough would leave rounding there, next
+// to which a tenant of little weight is nothing.
 #include "fair/fair.h"
 
 #include "base/alloc.h"
@@ -16,6 +18,7 @@ typedef struct divide_tenant {
     const hth_fair_amounts *demand;
     int index;
     bool stopped;
+    hth_fair_amounts rising; // by resource, with the level: of this one and all after it
 } divide_tenant;
 
 static int divide_order(const void *a, const void *b)
@@ -25,16 +28,15 @@ static int divide_order(const void *a, const void *b)
                                   : x->index - y->index;
 }
 
-// What rises with the level, by resource: summed up anew after each resource that is used up, so
-// that no rounding stays.
-static void divide_rates(const divide_tenant *tenant, int n, int n_resources,
-                         hth_fair_amounts *rate)
+// Sets what rises from tenant `next` on; anew after each resource that is used up.
+static void divide_rates(divide_tenant *tenant, int next, int n, int n_resources)
 {
-    *rate = (hth_fair_amounts){{0}};
-    for (int i = 0; i < n; i++) {
+    hth_fair_amounts sum = {{0}};
+    for (int i = n - 1; i >= next; i--) {
         for (int r = 0; r < n_resources && !tenant[i].stopped; r++) {
-            rate->of[r] += tenant[i].rate * tenant[i].demand->of[r];
+            sum.of[r] += tenant[i].rate * tenant[i].demand->of[r];
         }
+        tenant[i].rising = sum;
     }
 }
 
@@ -59,10 +61,10 @@ static double divide_full(const hth_fair_amounts *left, const hth_fair_amounts *
 
 static void divide_run(const hth_fair_problem *problem, divide_tenant *tenant, int n, double *tasks)
 {
-    hth_fair_amounts rate, left = problem->capacity;
+    hth_fair_amounts left = problem->capacity;
     double level = 0;
     int next = 0, r = 0;
-    divide_rates(tenant, n, problem->n_resources, &rate);
+    divide_rates(tenant, 0, n, problem->n_resources);
     for (;;) {
         while (next < n && tenant[next].stopped) {
             next++;
@@ -70,17 +72,15 @@ static void divide_run(const hth_fair_problem *problem, divide_tenant *tenant, i
         if (next == n) {
             return;
         }
-        double full = divide_full(&left, &rate, problem->n_resources, level, &r);
+        const hth_fair_amounts *rate = &tenant[next].rising;
+        double full = divide_full(&left, rate, problem->n_resources, level, &r);
         double to = fmin(full, tenant[next].enough);
         for (int q = 0; q < problem->n_resources; q++) {
-            left.of[q] -= rate.of[q] * (to - level);
+            left.of[q] -= rate->of[q] * (to - level);
         }
         level = to;
         if (full > tenant[next].enough) {
             divide_stop(&tenant[next], level, tasks);
-            for (int q = 0; q < problem->n_resources; q++) {
-                rate.of[q] -= tenant[next].rate * tenant[next].demand->of[q];
-            }
         } else {
             left.of[r] = 0;
             for (int i = next; i < n; i++) {
@@ -88,7 +88,7 @@ static void divide_run(const hth_fair_problem *problem, divide_tenant *tenant, i
                     divide_stop(&tenant[i], level, tasks);
                 }
             }
-            divide_rates(tenant, n, problem->n_resources, &rate);
+            divide_rates(tenant, next, n, problem->n_resources);
         }
     }
 }

@@ -151,6 +151,31 @@ static void test_lies(void **state)
     assert_true(differed > PROBLEMS);
 }
 
+// Many tenants of great weight have enough at once, one of little weight goes on: next to what they
+// took, what it takes is smaller than the rounding.
+static void test_light_among_heavy(void **state)
+{
+    enum { N = 20000 };
+    static hth_fair_tenant tenants[N + 1];
+    static hth_fair_amounts demand[N];
+    static double tasks[N + 1];
+    static const double each[] = {1.0 / (1 << 20), 1e-6}; // sums of the first have no rounding
+    for (size_t k = 0; k < sizeof each / sizeof *each; k++) {
+        hth_fair_amounts light = {{0, 1}};
+        double used = 0;
+        for (int i = 0; i < N; i++) {
+            demand[i] = (hth_fair_amounts){{each[k], each[k]}};
+            tenants[i] = (hth_fair_tenant){"heavy", HTH_FAIR_WEIGHT_MAX, 1, &demand[i], 1};
+            used += each[k];
+        }
+        tenants[N] = (hth_fair_tenant){"light", HTH_FAIR_WEIGHT_MIN, HTH_FAIR_UNLIMITED, &light, 1};
+        hth_fair_problem p = {2, N + 1, {"a", "b"}, {{1, 1}}, tenants, {1, 1}};
+        assert_ok(hth_fair_divide(&p, tasks));
+        assert_true(fabs(tasks[0] - 1) < EPSILON && fabs(tasks[N - 1] - 1) < EPSILON);
+        assert_true(fabs(tasks[N] - (1 - used)) < EPSILON);
+    }
+}
+
 static void test_memory(void **state)
 {
     hth_fair_problem p = fair_random_problem(3, true);
@@ -162,9 +187,10 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paper), cmocka_unit_test(test_sharing_incentive),
-        cmocka_unit_test(test_envy),  cmocka_unit_test(test_pareto),
-        cmocka_unit_test(test_lies),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_paper),  cmocka_unit_test(test_sharing_incentive),
+        cmocka_unit_test(test_envy),   cmocka_unit_test(test_pareto),
+        cmocka_unit_test(test_lies),   cmocka_unit_test(test_light_among_heavy),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
