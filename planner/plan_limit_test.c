@@ -71,6 +71,25 @@ static void same_seed_same_plan(void **state)
     }
 }
 
+// The same work takes the same time, whatever the thread did before.
+static void history_makes_no_difference(void **state)
+{
+    enum { STEPS = 8 };
+    uint64_t first[STEPS];
+    for (int before = 0; before < 6; before++) {
+        hth_plan_work_add(HTH_WORK_NEEDS, before);
+        hth_plan_work_begin(1, NULL, NULL);
+        uint64_t from_ns = hth_plan_work_now_ns();
+        for (int i = 0; i < STEPS; i++) {
+            hth_plan_work_add(HTH_WORK_NOTE, 1);
+            uint64_t took_ns = hth_plan_work_now_ns() - from_ns;
+            first[i] = before == 0 ? took_ns : first[i];
+            assert_int_equal(took_ns, first[i]);
+        }
+        assert_false(hth_plan_work_end());
+    }
+}
+
 // A machine that is so busy that each look at the clock is a millisecond after the one before, or
 // an hour.
 static uint64_t busy_ns(void *ctx)
@@ -291,6 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_seed_same_plan),
+        cmocka_unit_test(history_makes_no_difference),
         cmocka_unit_test(busy_machines_plan_alike),
         cmocka_unit_test(all_searches_are_stopped),
         cmocka_unit_test(what_waited_is_no_time),

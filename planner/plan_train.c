@@ -333,10 +333,11 @@ static void train_longer(train_search *t, const hth_plan_options *options, hth_p
 hth_err hth_plan_train(const hth_problem *problem, const hth_plan_options *options, hth_plan **out)
 {
     train_search t;
-    uint64_t start_ns = hth_now_ns(), work_ns = hth_plan_work_now_ns();
+    uint64_t start_ns = hth_now_ns();
     *out = NULL;
     HTH_TRY(train_open(&t, problem));
     hth_plan_work_begin(hth_rounds_limit_ms(problem, options), options->cancel, options->gate);
+    uint64_t work_ns = hth_plan_work_now_ns();
     bool below = hth_policy_searches(options->policy) && problem->budget < t.step.floor_bytes;
     hth_err err = below ? train_below(&t, options, out) : train_policy(&t, options, true, out);
     if (err == HTH_OK) {

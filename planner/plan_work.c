@@ -59,10 +59,18 @@ static void gate_wait(hth_plan_work *work)
     work->stop_ns += hth_now_ns() - from_ns;
 }
 
+static uint64_t work_ps(const hth_plan_work *work)
+{
+    uint64_t ps = work->round_ps;
+    for (int i = 0; i < HTH_N_WORK_KINDS; i++) {
+        ps += work->count[i] * work_rate[i];
+    }
+    return ps;
+}
+
 uint64_t hth_plan_work_now_ns(void)
 {
     hth_plan_work *work = &hth_plan_work_here;
-    uint64_t ps = 0;
     if (work->gate != NULL && atomic_load_explicit(&work->gate->shut, memory_order_relaxed)) {
         gate_wait(work);
     }
@@ -71,16 +79,14 @@ uint64_t hth_plan_work_now_ns(void)
             hth_now_ns() >= work->stop_ns ||
             (work->cancel != NULL && atomic_load_explicit(work->cancel, memory_order_relaxed) != 0);
     }
-    for (int i = 0; i < HTH_N_WORK_KINDS; i++) {
-        ps += work->count[i] * work_rate[i];
-    }
-    return ps / 1000 + (work->stopped ? WORK_HOUR : 0);
+    return work_ps(work) / 1000 + (work->stopped ? WORK_HOUR : 0);
 }
 
 void hth_plan_work_begin(double limit_ms, const atomic_int *cancel, hth_plan_gate *gate)
 {
     double ms = HTH_WORK_BACKSTOP * limit_ms;
     ms = ms > HTH_WORK_BACKSTOP_MIN ? ms : HTH_WORK_BACKSTOP_MIN;
+    hth_plan_work_here.round_ps += (1000 - work_ps(&hth_plan_work_here) % 1000) % 1000;
     hth_plan_work_here.stop_ns = hth_now_ns() + (uint64_t)(ms * 1e6);
     hth_plan_work_here.cancel = cancel;
     hth_plan_work_here.gate = gate;

@@ -44,6 +44,7 @@ typedef struct hth_plan_gate {
 
 typedef struct hth_plan_work {
     uint64_t count[HTH_N_WORK_KINDS]; // all that this thread has done
+    uint64_t round_ps;                // .. and what made it whole ns where a search began
     uint64_t stop_ns;                 // of the real clock, 0: none
     const atomic_int *cancel;         // not 0: it stops, too; may be NULL
     hth_plan_gate *gate;              // it waits there; may be NULL
@@ -63,7 +64,8 @@ static inline void hth_plan_work_add(hth_plan_work_kind kind, int64_t n)
 // machine of the rates; once it is stopped, an hour more.
 uint64_t hth_plan_work_now_ns(void);
 // hth_plan_work_begin has the real clock stop what follows after HTH_WORK_BACKSTOP times limit_ms,
-// and *cancel (NULL: none) as soon as it is not 0; it waits while `gate` (NULL: none) is shut.
+// and *cancel (NULL: none) as soon as it is not 0; it waits while `gate` (NULL: none) is shut. The
+// thread's clock goes on from a whole nanosecond, so that what it did before makes no difference.
 // hth_plan_work_end returns whether it was stopped, and lets go of all three.
 void hth_plan_work_begin(double limit_ms, const atomic_int *cancel, hth_plan_gate *gate);
 bool hth_plan_work_end(void);
