@@ -279,9 +279,8 @@ static hth_err contender_warm(contender *c, int steps)
     c->memory = json_object();
     HTH_TRY(c->memory != NULL ? HTH_OK : hth_no_memory("a benchmark"));
     bench_memory(&c->b, c->memory);
-    bool sees = steps > 0 && c->b.trainer->parts == 1;
-    return sees ? hth_replan_see(c->b.trainer, steps < HTH_TRAIN_STEPS ? steps : HTH_TRAIN_STEPS)
-                : HTH_OK;
+    int seen = c->b.trainer->parts == 1 ? (int)hth_clamp(steps, 0, HTH_TRAIN_STEPS) : 0;
+    return seen > 0 ? hth_replan_see(c->b.trainer, seen) : HTH_OK;
 }
 
 static hth_err contest_open(hth_models *ms, const hth_train_spec *specs, int n, int steps,
@@ -328,9 +327,10 @@ static hth_err contest_run(contest *c, double seconds, int steps, hth_request *r
         HTH_TRY(contest_round(c));
         uint64_t past_ns = hth_now_ns() - start_ns;
         more = steps > 0 || c->rounds < 3 || past_ns < length_ns;
-        if (request->progress != NULL) {
-            request->progress(request, "measuring", steps > 0 ? (uint64_t)c->rounds : past_ns,
-                              steps > 0 ? (uint64_t)steps : length_ns);
+        if (request->progress != NULL && steps > 0) {
+            request->progress(request, "measuring", (uint64_t)c->rounds, (uint64_t)steps);
+        } else if (request->progress != NULL) {
+            request->progress(request, "measuring", past_ns, length_ns);
         }
     }
     return HTH_OK;

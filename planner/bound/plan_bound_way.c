@@ -66,39 +66,43 @@ static double way_in(const hth_bound *bound, int first, int q, double us, double
 
 static double way_dead(const hth_bound *bound, int head, int s);
 
-// What computing node v again in stage s costs, and keeping `bytes` of it until stage q; reads: what
-// is dead of its inputs.
-static double way_rerun(const hth_bound *bound, double us, double bytes, int reads, int s, int q,
-                        double limit)
+// A recompute: of node v, in a stage from `first` to the one that needs it, q.
+typedef struct way_rerun {
+    int v, first, q;
+    int reads;         // what is dead of its inputs
+    double us, bytes;  // that it pays for: compute, and staying until q
+    double own, early; // bytes of its result that it finds room for: in stage q, and before
+} way_rerun;
+
+// What it costs in stage s; more than `limit` is of no use.
+static double way_rerun_in(const hth_bound *bound, const way_rerun *of, int s, double limit)
 {
-    double cost = bytes * (bound->sum[q] - bound->sum[s]) + bound->share[s] * us;
-    return cost < limit ? cost + way_dead(bound, reads, s) : INFINITY;
+    double cost = of->bytes * (bound->sum[of->q] - bound->sum[s]) + bound->share[s] * of->us;
+    return cost < limit ? cost + way_dead(bound, of->reads, s) : INFINITY;
 }
 
-// The cheapest stage, not before `first`, to compute node v again for stage q: the last one with
-// room, or one before it that counts in fewer paths, for the price of staying from then on. own:
-// the bytes that its result takes of stage q, before: of others. In between what is dead only costs
-// more the later it is, or staying does.
-static double way_again(const hth_bound *bound, int v, double us, double own, double before,
-                        double bytes, int reads, int first, int q, double limit, int *stage)
+// The cheapest stage for it: the last one with room, or one before that counts in fewer paths, for
+// the price of staying from then on. Between those its cost is a concave function of the price so
+// far, so none is cheaper.
+static double way_again(const hth_bound *bound, const way_rerun *of, double limit, int *stage)
 {
-    int k = bound->n_dips, last = hth_bound_rerun(bound, v, first, q, own, before);
-    if (last < first) {
+    int k = bound->n_dips, s = hth_bound_rerun(bound, of->v, of->first, of->q, of->own, of->early);
+    if (s < of->first) {
         return INFINITY;
     }
-    double best = way_rerun(bound, us, bytes, reads, last, q, limit);
-    *stage = last;
-    while (k > 0 && bound->dip[k - 1] >= last) {
+    double best = way_rerun_in(bound, of, s, limit);
+    *stage = s;
+    while (k > 0 && bound->dip[k - 1] >= s) {
         k--;
     }
-    for (; k > 0 && bound->dip[k - 1] >= first && best > 0; k--) {
-        int s = bound->dip[k - 1];
-        if (bytes * (bound->sum[q] - bound->sum[s]) >= fmin(best, limit)) {
+    for (; k > 0 && bound->dip[k - 1] >= of->first && best > 0; k--) {
+        double most = fmin(best, limit);
+        s = bound->dip[k - 1];
+        if (of->bytes * (bound->sum[of->q] - bound->sum[s]) >= most) {
             break;
         }
-        s = hth_bound_rerun(bound, v, first, s, before, before);
-        double cost =
-            s >= first ? way_rerun(bound, us, bytes, reads, s, q, fmin(best, limit)) : INFINITY;
+        s = hth_bound_rerun(bound, of->v, of->first, s, of->early, of->early);
+        double cost = s >= of->first ? way_rerun_in(bound, of, s, most) : INFINITY;
         if (cost < best) {
             best = cost;
             *stage = s;
@@ -121,11 +125,16 @@ hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
     }
     int come = hth_bound_come(bound, u, dead->since + 1, s);
     if (m->p->nodes[w].recomputable) {
-        double own = dead->taken ? 0 : bytes; // else it is another's that is counted
         hth_had again = {0, HTH_INTERVAL_RECOMPUTE, s, 0, 0};
-        again.us =
-            way_again(bound, w, bound->fast_us[w] * dead->share / bound->n_made[w], own, bytes,
-                      bytes * dead->share, dead->reads, come, s, best.us, &again.stage);
+        way_rerun of = {.v = w,
+                        .first = come,
+                        .q = s,
+                        .reads = dead->reads,
+                        .us = bound->fast_us[w] * dead->share / bound->n_made[w],
+                        .bytes = bytes * dead->share,
+                        .own = dead->taken ? 0 : bytes, // else another's counts
+                        .early = bytes};
+        again.us = way_again(bound, &of, best.us, &again.stage);
         best = again.us < best.us ? again : best;
     }
     if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
@@ -175,9 +184,15 @@ hth_way hth_bound_way(const hth_bound *bound, int g, bool apart)
         return x;
     }
     if (interval->can_rerun) {
-        int v = m->p->tensors[t].producer, first = come > interval->p + 1 ? come : interval->p + 1;
-        double again = way_again(bound, v, bound->fast_us[v] / bound->n_made[v], 0, bytes, bytes,
-                                 bound->dead_of[g], first, interval->q, x.residency, &stage);
+        int v = m->p->tensors[t].producer;
+        way_rerun of = {.v = v,
+                        .first = come > interval->p + 1 ? come : interval->p + 1,
+                        .q = interval->q,
+                        .reads = bound->dead_of[g],
+                        .us = bound->fast_us[v] / bound->n_made[v],
+                        .bytes = bytes,
+                        .early = bytes};
+        double again = way_again(bound, &of, x.residency, &stage);
         if (again < x.residency) {
             x.residency = again;
             x.stage = stage;
