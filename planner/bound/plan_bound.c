@@ -192,6 +192,19 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
     return HTH_OK;
 }
 
+// What the best point proves: its value when all stages are tried.
+static hth_err bound_certify(climb *c)
+{
+    HTH_TRY(hth_bound_exact_table(c->b));
+    if (c->best < INFINITY && c->top->n_paths > 0) {
+        climb_back(c);
+    }
+    c->b->exact = true;
+    c->best = hth_bound_value(c->b);
+    c->b->exact = false;
+    return HTH_OK;
+}
+
 static void bound_fini(hth_bound *bound)
 {
     void *all[] = {bound->fixed,      bound->fast_us,     bound->last_use,
@@ -205,7 +218,7 @@ static void bound_fini(hth_bound *bound)
                    bound->mean_us,    bound->mean_again,  bound->way_apart,
                    bound->apart_cost, bound->apart_first, bound->apart_interval,
                    bound->apart_at,   bound->apart_head,  bound->apart_next,
-                   bound->rerun};
+                   bound->rerun,      bound->table};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -308,10 +321,12 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
     if (err == HTH_OK) {
         climb_begin(&c, budget);
         err = bound_climb(&c, upper_us, iterations, deadline_ns);
-        *out = c.best;
         if (share != NULL) {
             bound_shares(&b, share);
+        } else if (err == HTH_OK) {
+            err = bound_certify(&c);
         }
+        *out = c.best;
     }
     if (dual != NULL) {
         *dual = c.top;

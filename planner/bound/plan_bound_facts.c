@@ -286,6 +286,30 @@ static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double s
     return HTH_OK;
 }
 
+// A tensor is copied out once at most, whoever reads it: what has intervals of its own pays for that
+// there, and the shares of what has none are one copy together.
+static hth_err facts_saves(hth_bound *bound)
+{
+    const hth_step *m = bound->m;
+    double *sum = hth_calloc((size_t)m->p->n_tensors + 1, sizeof *sum);
+    if (sum == NULL) {
+        return hth_no_memory("bounding a step of %d nodes", m->n_stages);
+    }
+    for (int i = 0; i < bound->n_dead; i++) {
+        sum[bound->dead[i].tensor] += bound->dead[i].save;
+    }
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        bool pays = hth_bound_counts(m, interval) && interval->can_offload;
+        sum[interval->tensor] = pays ? INFINITY : sum[interval->tensor];
+    }
+    for (int i = 0; i < bound->n_dead; i++) {
+        bound->dead[i].save /= fmax(sum[bound->dead[i].tensor], 1);
+    }
+    hth_free(sum);
+    return HTH_OK;
+}
+
 // The part of interval g in all intervals of its tensor: what they need once is mostly for the
 // longest.
 static double facts_part(const hth_step *step, int g)
@@ -320,6 +344,7 @@ hth_err hth_bound_facts(hth_bound *bound)
             HTH_TRY(facts_dead(bound, v, interval->p, share, save, 0, &bound->dead_of[g]));
         }
     }
+    HTH_TRY(facts_saves(bound));
     memset(bound->apart_head, -1, (size_t)m->n_stages * sizeof *bound->apart_head);
     for (int t = 0; t < m->p->n_tensors; t++) {
         facts_tie(bound, t);

@@ -124,6 +124,9 @@ typedef struct hth_bound {
     double *over;        // per stage: what it takes over the budget, / budget
     double *us, *us_sum; // per stage: compute; prefix sums
     double length[BOUND_PATHS + 1]; // of the paths, and `busy`
+    // The certificate: plan_bound_exact.c
+    bool exact;    // every stage is tried for a recompute, not only those that may be the cheapest
+    double *table; // for what is dead in one interval
     // Averages of the minimisers: plan_bound_path.c
     double *mean_in, *mean_out; // per interval: how often
     double *mean_again;
@@ -166,10 +169,17 @@ void hth_bound_between(const hth_step *step, const hth_interval *interval, doubl
 hth_err hth_bound_facts(hth_bound *bound);
 double hth_bound_value(hth_bound *bound);
 
+// hth_bound_exact returns the cost of computing interval g's tensor again, not before stage `first`,
+// in whichever stage of all is the cheapest. hth_bound_exact_table allocates what it needs.
+double hth_bound_exact(const hth_bound *bound, int g, int first);
+hth_err hth_bound_exact_table(hth_bound *bound);
+
 // hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage
-// that it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
+// that it is tied to. hth_bound_had returns the cheapest way to have x again in stage s,
+// hth_bound_moved what moving it costs.
 hth_way hth_bound_way(const hth_bound *bound, int g, bool apart);
 hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s);
+hth_had hth_bound_moved(const hth_bound *bound, const hth_dead *dead, int come, int s);
 
 // Paths. hth_bound_path_begin sets the ones to start with; hth_bound_arcs follows the weights;
 // hth_bound_average adds the last minimiser with weight `by` to the averages; hth_bound_path_add

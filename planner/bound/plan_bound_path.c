@@ -291,7 +291,7 @@ static hth_err path_best(const double *begin, int n, path_copy *out, int n_out, 
     double worth = PATH_WORTH * begin[n];
     qsort(out, (size_t)n_out, sizeof *out, path_limit_cmp);
     for (int k = 0; good && k < n_out; k++) {
-        made[out[k].key] = true;
+        made[out[k].key > 0 ? out[k].key : 0] = true; // what no node made is there from the start
     }
     for (int k = 0; good && k < n_in; k++) {
         back[in[k].limit] = true;

@@ -189,6 +189,68 @@ static void recomputes_come_early(void **state)
     hth_problem_fini(&p);
 }
 
+// The fastest schedule of a small step is no faster than the bound, however that is steered.
+static void expect_bound_holds(hth_problem *p, uint64_t budget)
+{
+    hth_step m;
+    assert_ok(hth_step_init(&m, p));
+    double best = bound_best(&m, budget);
+    assert_true(best < INFINITY);
+    for (int k = 1; k <= 8; k *= 2) {
+        assert_true(bound_of(&m, budget, k * best) <= best * (1 + 1e-9));
+    }
+    hth_step_fini(&m);
+    hth_problem_fini(p);
+}
+
+static int small_node(hth_problem *p, const int *in, int n_in, uint64_t bytes, uint64_t workspace,
+                      bool again)
+{
+    int t = pt_node(p, in, n_in, HTH_MEM_ACTIVATION, bytes, false);
+    pt_choice(p, p->n_nodes - 1, 10, workspace);
+    p->nodes[p->n_nodes - 1].recomputable = again;
+    return t;
+}
+
+// The cheapest stage to compute a tensor again is where what it reads, which is dead, was kept to.
+static void recomputes_are_not_only_late(void **state)
+{
+    const uint64_t mib = 1 << 20;
+    hth_problem p = pt_problem(12, 12);
+    p.h2d_bytes_per_s = p.d2h_bytes_per_s = 0;
+    int w = pt_tensor(&p, HTH_MEM_WEIGHT, 64, -1);
+    int u = small_node(&p, &w, 1, 4 * mib, 0, false);
+    int t1 = small_node(&p, &u, 1, 3 * mib, 0, true), t2 = small_node(&p, &u, 1, 3 * mib, 0, true);
+    int y = small_node(&p, (int[]){t1, t2}, 2, mib, 0, true);
+    int a = small_node(&p, &w, 1, 64, 15 * mib / 2, false);
+    int b = small_node(&p, (int[]){t1, y, a}, 3, 64, 0, false);
+    int c = small_node(&p, &w, 1, 64, 17 * mib / 2, false);
+    small_node(&p, (int[]){t2, b, c}, 3, 64, 0, false);
+    p.tensors[p.n_tensors - 1].cls = HTH_MEM_OUTPUT;
+    int d = small_node(&p, &w, 1, 64, 0, false);
+    small_node(&p, &d, 1, 64, 0, false);
+    p.tensors[p.n_tensors - 1].cls = HTH_MEM_OUTPUT;
+    expect_bound_holds(&p, 12 * mib);
+}
+
+// What is read by its own user later, and by a recompute, is copied out once.
+static void one_copy_out_serves_all(void **state)
+{
+    const uint64_t mib = 1 << 20;
+    hth_problem p = pt_problem(8, 8);
+    p.h2d_bytes_per_s = 1e12;
+    p.d2h_bytes_per_s = 1e9;
+    p.latency_us = 0;
+    int w = pt_tensor(&p, HTH_MEM_WEIGHT, 64, -1);
+    int u = small_node(&p, &w, 1, 3 * mib, 0, false);
+    int x = small_node(&p, &w, 1, 64, 8 * mib, false);
+    int t = small_node(&p, &u, 1, 5 * mib, 0, true), c = small_node(&p, &t, 1, 64, 0, false);
+    int d = small_node(&p, &w, 1, 64, 8 * mib, false);
+    small_node(&p, (int[]){t, c, d, x}, 4, 64, 0, false);
+    p.tensors[p.n_tensors - 1].cls = HTH_MEM_OUTPUT;
+    expect_bound_holds(&p, 10 * mib);
+}
+
 // What the bound is worth on a step of ordinary size: long searches end 1 to 5 % above these.
 static void bounds_are_close(void **state)
 {
@@ -232,6 +294,8 @@ int main(void)
         cmocka_unit_test(bounds_hold_on_random_networks),
         cmocka_unit_test(bounds_hold_against_all_schedules),
         cmocka_unit_test(recomputes_come_early),
+        cmocka_unit_test(recomputes_are_not_only_late),
+        cmocka_unit_test(one_copy_out_serves_all),
         cmocka_unit_test(bounds_are_close),
         cmocka_unit_test(allocations_fail_cleanly),
     };

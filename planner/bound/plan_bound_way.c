@@ -69,9 +69,8 @@ static double way_dead(const hth_bound *bound, int head, int s);
 // A recompute: of node v, in a stage from `first` to the one that needs it, q.
 typedef struct way_rerun {
     int v, first, q;
-    int reads;         // what is dead of its inputs
-    double us, bytes;  // that it pays for: compute, and staying until q
-    double own, early; // bytes of its result that it finds room for: in stage q, and before
+    int reads;        // what is dead of its inputs
+    double us, bytes; // that it pays for: compute, and staying until q
 } way_rerun;
 
 // What it costs in stage s; more than `limit` is of no use.
@@ -82,11 +81,11 @@ static double way_rerun_in(const hth_bound *bound, const way_rerun *of, int s, d
 }
 
 // The cheapest stage for it: the last one with room, or one before that counts in fewer paths, for
-// the price of staying from then on. Between those its cost is a concave function of the price so
-// far, so none is cheaper.
+// the price of staying from then on. Where something is dead that is kept, another stage may be
+// cheaper yet: hth_bound_exact knows.
 static double way_again(const hth_bound *bound, const way_rerun *of, double limit, int *stage)
 {
-    int k = bound->n_dips, s = hth_bound_rerun(bound, of->v, of->first, of->q, of->own, of->early);
+    int k = bound->n_dips, s = hth_bound_rerun(bound, of->v, of->first, of->q, 0, of->bytes);
     if (s < of->first) {
         return INFINITY;
     }
@@ -101,7 +100,7 @@ static double way_again(const hth_bound *bound, const way_rerun *of, double limi
         if (of->bytes * (bound->sum[of->q] - bound->sum[s]) >= most) {
             break;
         }
-        s = hth_bound_rerun(bound, of->v, of->first, s, of->early, of->early);
+        s = hth_bound_rerun(bound, of->v, of->first, s, of->bytes, of->bytes);
         double cost = s >= of->first ? way_rerun_in(bound, of, s, most) : INFINITY;
         if (cost < best) {
             best = cost;
@@ -109,6 +108,21 @@ static double way_again(const hth_bound *bound, const way_rerun *of, double limi
         }
     }
     return best;
+}
+
+hth_had hth_bound_moved(const hth_bound *bound, const hth_dead *dead, int come, int s)
+{
+    const hth_step *m = bound->m;
+    int u = dead->tensor, w = m->p->tensors[u].producer;
+    double bytes = hth_bound_bytes(bound, u), in = m->h2d_us[u], out = m->d2h_us[u];
+    hth_had move = {INFINITY, HTH_INTERVAL_OFFLOAD, 0, 0, 0};
+    if (in < INFINITY && out < INFINITY) {
+        move.us = dead->share * way_in(bound, come, s, in, bytes, &move.back);
+        move.us += dead->save > 0
+                       ? dead->save * way_out(bound, w, dead->since, s - 1, out, bytes, &move.away)
+                       : 0;
+    }
+    return move;
 }
 
 hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
@@ -125,26 +139,20 @@ hth_had hth_bound_had(const hth_bound *bound, const hth_dead *dead, int s)
     }
     int come = hth_bound_come(bound, u, dead->since + 1, s);
     if (m->p->nodes[w].recomputable) {
-        hth_had again = {0, HTH_INTERVAL_RECOMPUTE, s, 0, 0};
-        way_rerun of = {.v = w,
-                        .first = come,
-                        .q = s,
-                        .reads = dead->reads,
-                        .us = bound->fast_us[w] * dead->share / bound->n_made[w],
-                        .bytes = bytes * dead->share,
-                        .own = dead->taken ? 0 : bytes, // else another's counts
-                        .early = bytes};
-        again.us = way_again(bound, &of, best.us, &again.stage);
+        double own = dead->taken ? 0 : bytes; // else another's counts
+        hth_had again = {INFINITY, HTH_INTERVAL_RECOMPUTE, 0, 0, 0};
+        again.stage = hth_bound_rerun(bound, w, come, s, own, bytes);
+        if (again.stage >= come) {
+            way_rerun of = {.q = s,
+                            .reads = dead->reads,
+                            .us = bound->fast_us[w] * dead->share / bound->n_made[w],
+                            .bytes = bytes * dead->share};
+            again.us = way_rerun_in(bound, &of, again.stage, best.us);
+        }
         best = again.us < best.us ? again : best;
     }
-    if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
-        hth_had move = {0, HTH_INTERVAL_OFFLOAD, 0, 0, 0};
-        move.us = dead->share * way_in(bound, come, s, m->h2d_us[u], bytes, &move.back);
-        move.us +=
-            dead->save * way_out(bound, w, dead->since, s - 1, m->d2h_us[u], bytes, &move.away);
-        best = move.us < best.us ? move : best;
-    }
-    return best;
+    hth_had move = hth_bound_moved(bound, dead, come, s);
+    return move.us < best.us ? move : best;
 }
 
 static double way_dead(const hth_bound *bound, int head, int s)
@@ -170,7 +178,7 @@ hth_way hth_bound_way(const hth_bound *bound, int g, bool apart)
 {
     const hth_step *m = bound->m;
     const hth_interval *interval = &m->interval[g];
-    int t = interval->tensor, stage;
+    int t = interval->tensor, stage = interval->q;
     double bytes = hth_bound_bytes(bound, t);
     int at = apart && g == bound->apart_interval[t] ? bound->apart_at[t] : -1;
     int leave = at >= 0 && at < bound->leave[g] ? at : bound->leave[g];
@@ -190,9 +198,9 @@ hth_way hth_bound_way(const hth_bound *bound, int g, bool apart)
                         .q = interval->q,
                         .reads = bound->dead_of[g],
                         .us = bound->fast_us[v] / bound->n_made[v],
-                        .bytes = bytes,
-                        .early = bytes};
-        double again = way_again(bound, &of, x.residency, &stage);
+                        .bytes = bytes};
+        double again = bound->exact && of.reads >= 0 ? hth_bound_exact(bound, g, of.first)
+                                                     : way_again(bound, &of, x.residency, &stage);
         if (again < x.residency) {
             x.residency = again;
             x.stage = stage;

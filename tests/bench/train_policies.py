@@ -7,12 +7,13 @@ usage: train_policies.py HEARTH [--models DIR|--small] [--names NAME,..] [--rati
 DIR holds NAME.onnx exported for training; what is missing is exported (needs torch, torchvision, onnx). With --small the networks are those of policy_nets.py,
 made here without PyTorch. A budget is a share of the unconstrained peak, in bytes the same for all policies. The cells of a network and a budget are one
 process, `hearth bench --train --policy P,P,.. --steps R`: the policies' steps take turns, with an unconstrained one, so that a machine that becomes slower
-does not count; a step counts relative to the mean of its round, and a cell is the median of the rounds. All processes of a network share a store, so
+does not count; a step counts relative to the mean of its round, and a cell is the median of the rounds. Policies that take more than SLOW times the
+unconstrained step have a process of their own with SLOW_ROUNDS: the less time a round takes, the more alike its steps' conditions. All processes of a network share a store, so
 algorithms are measured once, and what nodes take in one's steps is what the next one's plans are made from: before each budget that counts, three rounds are
 for that only. Every process is a line of JSON in FILE as soon as it is done; what FILE has already is not measured again, so that a run can be gone on with
 (then keep the store, too: --store). After --minutes nothing new is begun; what is missing then is named. A cell: step time / unconstrained step time
-(what both plans predicted for that / measured). `-`: the policy has no plan for that budget. `noise`: the widest of a row's cells, two standard errors of a
-median. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the fastest other one, and by
+(what both plans predicted for that / measured). `-`: the policy has no plan for that budget. `noise`: the widest of a row's cells that are not slow, two
+standard errors of a median. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the fastest other one, and by
 how much.
 --link has one thread compute and copies cross a link of that rate, each way. p40: the rate that is to this machine what PCIe 3 is to a Tesla P40: VGG-19's
 step moves as many bytes for its arithmetic (P40_* below); measured by its unconstrained step, which is part of FILE.
@@ -35,6 +36,7 @@ BATCH = {'mobilenetv2': 16, 'densenet121': 8, 'resnet50': 16, 'vgg19': 16, 'unet
 POLICIES = 'hearth,mo-sos,str-auto,monet,checkmate-auto,capuchin,vdnn,chen'
 MIB = 2**20
 LEARN = 3  # rounds
+SLOW, SLOW_ROUNDS = 1.5, 3
 LINKED = 'cpu:mem=12GiB,threads=1'  # for the steps of all policies at once
 # A Tesla P40: 11.76 TFLOP/s, 24 GB (NVIDIA's data sheet); a Pascal Titan X, the same chip with 10.97 TFLOP/s, takes 147.32 ms forward and backward for
 # VGG-19 with 16 images of 224x224 (github.com/jcjohnson/cnn-benchmarks, cuDNN 5.1). Pinned copies over PCIe 3 x16 reach 12 GB/s.
@@ -137,22 +139,32 @@ def network(args, cells, name, store, out):
         if cells.late():
             return f'{name} from {ratio:g}'
         budget = int(ratio * peak)
-        cells.get(store, name, batch, ratio, 'learn', args.policies, budget, LEARN)
-        bench = cells.get(store, name, batch, ratio, 'count', args.policies, budget, args.rounds)
-        out.append({'network': name, 'batch': batch, 'ratio': ratio, 'peak': peak, 'rounds': bench['rounds'], 'whole': bench['policies'][0],
-                    'cells': {p: g for p, g in zip(policies, bench['policies'][1:]) if 'error' not in g}})
+        learned = cells.get(store, name, batch, ratio, 'learn', args.policies, budget, LEARN)
+        learned_whole = learned['policies'][0]
+        learned = dict(zip(policies, learned['policies'][1:]))
+        slow = [p for p in policies if learned[p].get('ratio', 0) > SLOW]
+        got = {}
+        for phase, names, rounds in (('slow', slow, SLOW_ROUNDS), ('count', [p for p in policies if p not in slow and 'error' not in learned[p]], args.rounds)):
+            if names:  # of two at least, for one alone has no turns
+                listed = names if len(names) > 1 else names * 2
+                bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, rounds)['policies']
+                got.update({p: {**g, 'rounds': rounds, 'whole': bench[0]} for p, g in zip(names, bench[1:]) if 'error' not in g})
+        whole = next((got[p]['whole'] for p in policies if p in got and p not in slow), None) or learned_whole
+        out.append({'network': name, 'batch': batch, 'ratio': ratio, 'peak': peak, 'whole': whole, 'cells': got})
         print(row_text(out[-1], policies), flush=True)
     return None
 
 
 def error(row, policy):
     """Of the median of a cell: 1.2533 deviations / the root of the rounds, by the half of the middle quarters (0.6745 deviations)."""
-    return 1.2533 * row['cells'][policy]['spread'] / 0.6745 / math.sqrt(row['rounds'])
+    cell = row['cells'][policy]
+    return 1.2533 * cell['spread'] / 0.6745 / math.sqrt(cell['rounds'])
 
 
 def foreseen(row, policy):
     """Of a cell and the unconstrained step: what the plans predicted for their ratio / what it was."""
-    return row['cells'][policy]['planned_ms'] / row['whole']['planned_ms'] / row['cells'][policy]['ratio']
+    cell = row['cells'][policy]
+    return cell['planned_ms'] / cell['whole']['planned_ms'] / cell['ratio']
 
 
 def place(row, policies):
@@ -168,9 +180,10 @@ def place(row, policies):
 
 def row_text(row, policies):
     got = row['cells']
+    near = [p for p in got if got[p]['ratio'] <= SLOW]
     cells = [f"{got[p]['ratio']:.3f} ({foreseen(row, p):.2f})" if p in got else '-' for p in policies]
     bound = f"{got[policies[0]]['lower_bound_ms'] / row['whole']['planned_ms']:.3f}" if policies[0] in got else '-'
-    noise = f'±{2 * max((error(row, p) for p in got), default=0):.1%}'
+    noise = f'±{2 * max((error(row, p) for p in near), default=0):.1%}'
     return f"| {row['ratio']:.1f} | {row['whole']['p50_ms']:.0f} | " + ' | '.join(cells) + f' | {bound} | {noise} | {place(row, policies)} |'
 
 
@@ -213,7 +226,7 @@ def main():
     p.add_argument('--ratios', default='0.9,0.8,0.7,0.6,0.5,0.4,0.3')
     p.add_argument('--policies', default=POLICIES, help='the first one is compared with the others')
     p.add_argument('--batch', type=int, default=0)
-    p.add_argument('--rounds', type=int, default=10)
+    p.add_argument('--rounds', type=int, default=20)
     p.add_argument('--minutes', type=float, default=60)
     p.add_argument('--link', help='a rate, such as 500MB/s, or p40')
     p.add_argument('--threads', type=int, default=2)
