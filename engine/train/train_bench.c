@@ -259,10 +259,10 @@ static hth_err contender_open(hth_models *ms, const hth_train_spec *spec, hth_re
                               contender *c)
 {
     hth_err err = bench_open(ms, spec, request, &c->b);
-    if (err == HTH_ETOOBIG) {
+    if (err == HTH_ETOOBIG || err == HTH_ENODEVMEM) {
+        c->why = hth_strdup(hth_err_detail());
         bench_close(&c->b);
         c->b = (bench){.n_inputs = 0};
-        c->why = hth_strdup(hth_err_detail());
         return c->why != NULL ? HTH_OK : hth_no_memory("a benchmark");
     }
     HTH_TRY(err);
@@ -323,7 +323,11 @@ static hth_err contest_round(contest *c)
 static hth_err contest_run(contest *c, double seconds, int steps, hth_request *request)
 {
     uint64_t start_ns = hth_now_ns(), length_ns = hth_ns_of(seconds * 1e9);
-    for (bool more = true; more && c->rounds < c->most;) {
+    bool more = false;
+    for (int i = 0; i < c->n; i++) {
+        more = more || c->list[i].why == NULL;
+    }
+    while (more && c->rounds < c->most) {
         HTH_TRY(contest_round(c));
         uint64_t past_ns = hth_now_ns() - start_ns;
         more = steps > 0 || c->rounds < 3 || past_ns < length_ns;

@@ -14,16 +14,21 @@
 #include <math.h>
 #include <string.h>
 
-#define BOUND_NEW    0.08 // part of a new subgradient in the direction
-#define BOUND_MEAN   0.06 // .. of a new minimiser in the average
-#define BOUND_ROUND  6    // iterations between new paths
-#define BOUND_STALE  24   // .. without progress before the step shrinks
-#define BOUND_SHRINK 0.7
-#define BOUND_LOST   100   // intervals below the best point: a step along too short a mean
-#define BOUND_MIN    0.002 // a step that gets nowhere
-#define BOUND_FAR    4     // a weight's step: the projection loses digits, too
-#define BOUND_DEAR   1e4   // steps per budget: beyond that sums lose the digits that count
-#define BOUND_CLOSE  1e-5  // of the step's time: nothing worth more iterations
+#define BOUND_NEW       0.08 // part of a new subgradient in the direction
+#define BOUND_MEAN      0.06 // .. of a new minimiser in the average
+#define BOUND_ROUND     6    // iterations between new paths
+#define BOUND_STALE     24   // .. without progress before the step shrinks
+#define BOUND_SHRINK    0.7
+#define BOUND_LOST      100   // intervals below the best point: a step along too short a mean
+#define BOUND_MIN       0.002 // a step that gets nowhere
+#define BOUND_FAR       4     // a weight's step: the projection loses digits, too
+#define BOUND_DEAR      1e4   // steps per budget: beyond that sums lose the digits that count
+#define BOUND_SURE      24    // iterations that try every stage, of small steps, ..
+#define BOUND_SURE_OPEN 200   // .. and where more than that is open
+#define BOUND_OPEN      0.05
+#define BOUND_SURE_STEP 0.02 // they begin with small steps
+#define BOUND_SMALL     256  // stages
+#define BOUND_CLOSE     1e-5 // of the step's time: nothing worth more iterations
 
 // The best point that a climb has visited.
 struct hth_dual {
@@ -192,17 +197,22 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
     return HTH_OK;
 }
 
-// What the best point proves: its value when all stages are tried.
-static hth_err bound_certify(climb *c)
+// Goes on from the best point for a while with every stage tried: what that proves.
+static hth_err bound_certify(climb *c, double upper_us)
 {
     HTH_TRY(hth_bound_exact_table(c->b));
+    bool open = c->best * (1 + BOUND_OPEN) < upper_us;
     if (c->best < INFINITY && c->top->n_paths > 0) {
         climb_back(c);
     }
     c->b->exact = true;
-    c->best = hth_bound_value(c->b);
+    c->best = c->stale = 0;
+    c->step = BOUND_SURE_STEP;
+    bool small = c->b->m->n_stages <= BOUND_SMALL;
+    int most = open ? BOUND_SURE_OPEN : BOUND_SURE;
+    hth_err err = bound_climb(c, upper_us, small ? most : 1, UINT64_MAX);
     c->b->exact = false;
-    return HTH_OK;
+    return err;
 }
 
 static void bound_fini(hth_bound *bound)
@@ -312,21 +322,25 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
     uint64_t deadline_ns =
         limit_ms > 0 ? hth_plan_work_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
-    hth_err err = bound_init(&b, step, budget);
+    hth_err err;
+    HTH_GOTO(bound_init(&b, step, budget), done);
     c.down = hth_calloc((size_t)step->n_stages + 1, sizeof *c.down);
     c.top = dual != NULL && *dual != NULL ? *dual : dual_new(step);
-    if (err == HTH_OK && (c.down == NULL || c.top == NULL)) {
-        err = hth_no_memory("bounding a step of %d nodes", step->n_stages);
+    HTH_GOTO(c.down != NULL && c.top != NULL
+                 ? HTH_OK
+                 : hth_no_memory("bounding a step of %d nodes", step->n_stages),
+             done);
+    climb_begin(&c, budget);
+    HTH_GOTO(bound_climb(&c, upper_us, iterations, deadline_ns), done);
+    if (share != NULL) {
+        bound_shares(&b, share);
+    } else {
+        HTH_GOTO(bound_certify(&c, upper_us), done);
     }
-    if (err == HTH_OK) {
-        climb_begin(&c, budget);
-        err = bound_climb(&c, upper_us, iterations, deadline_ns);
-        if (share != NULL) {
-            bound_shares(&b, share);
-        } else if (err == HTH_OK) {
-            err = bound_certify(&c);
-        }
-        *out = c.best;
+    *out = c.best;
+done:
+    if (c.top == NULL && dual != NULL) {
+        c.top = *dual;
     }
     if (dual != NULL) {
         *dual = c.top;

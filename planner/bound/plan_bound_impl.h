@@ -169,9 +169,11 @@ void hth_bound_between(const hth_step *step, const hth_interval *interval, doubl
 hth_err hth_bound_facts(hth_bound *bound);
 double hth_bound_value(hth_bound *bound);
 
-// hth_bound_exact returns the cost of computing interval g's tensor again, not before stage `first`,
-// in whichever stage of all is the cheapest. hth_bound_exact_table allocates what it needs.
-double hth_bound_exact(const hth_bound *bound, int g, int first);
+// hth_bound_exact returns the cost of computing interval g's tensor again, not before stage
+// `first`, in whichever *stage of all is the cheapest, hth_bound_exact_had how something dead is
+// had there. hth_bound_exact_table allocates what they need.
+double hth_bound_exact(const hth_bound *bound, int g, int first, int *stage);
+hth_had hth_bound_exact_had(const hth_bound *bound, const hth_dead *dead, int s);
 hth_err hth_bound_exact_table(hth_bound *bound);
 
 // hth_bound_way returns what can happen in interval g; apart: while its tensor is away in the stage

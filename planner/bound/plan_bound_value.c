@@ -48,7 +48,7 @@ static void value_take_dead(hth_bound *bound, int head, int s)
         hth_dead *x = &bound->dead[i];
         double bytes = hth_bound_bytes(bound, x->tensor) * x->share, save = x->save / x->share;
         int u = x->tensor, w = m->p->tensors[u].producer;
-        hth_had how = hth_bound_had(bound, x, s);
+        hth_had how = bound->exact ? hth_bound_exact_had(bound, x, s) : hth_bound_had(bound, x, s);
         int from = how.mode == HTH_INTERVAL_KEEP ? x->since + 1 : s;
         bound->use[how.mode == HTH_INTERVAL_RECOMPUTE ? how.stage : from] += bytes;
         bound->use[x->taken ? s : s + 1] -= bytes;

@@ -199,7 +199,7 @@ hth_way hth_bound_way(const hth_bound *bound, int g, bool apart)
                         .reads = bound->dead_of[g],
                         .us = bound->fast_us[v] / bound->n_made[v],
                         .bytes = bytes};
-        double again = bound->exact && of.reads >= 0 ? hth_bound_exact(bound, g, of.first)
+        double again = bound->exact && of.reads >= 0 ? hth_bound_exact(bound, g, of.first, &stage)
                                                      : way_again(bound, &of, x.residency, &stage);
         if (again < x.residency) {
             x.residency = again;

@@ -72,8 +72,8 @@ const hth_command hth_cmd_bench = {
     "measure a model in steady state, on synthetic inputs\n"
     "With --train and --policy P,P,.. the policies' steps take turns, with one that has all "
     "memory:\n"
-    "ratio is to its time, and half of the steps are within +-spread of it, whatever else the "
-    "machine does.",
+    "ratio is to its time, and half of the steps are within a factor of 1 +- spread of that, "
+    "whatever else the machine does.",
     1,
     1,
     bench_options,
