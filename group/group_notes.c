@@ -6,36 +6,41 @@
 #include <stdio.h>
 #include <string.h>
 
-// Rows of steps that come again are of no use any more.
-static void notes_cut(group_region *region, const hth_group_note *notes, int64_t step)
+// notes_read returns how many notes there are: never more than there is place for, even if another
+// process has overwritten the number. It is read once, and counts as it was read.
+static size_t notes_read(const hth_group *group)
 {
-    uint64_t n = region->n_notes;
-    while (n > 0 && notes[n - 1].step >= step) {
+    uint64_t n = *(const volatile uint64_t *)&group->region->n_notes;
+    size_t most = group_most_notes(group->spec.steps);
+    return n < most ? (size_t)n : most;
+}
+
+// notes_cut returns how many notes are left. Rows of steps that come again are of no use any more.
+static size_t notes_cut(hth_group *group, int64_t step)
+{
+    size_t n = notes_read(group);
+    while (n > 0 && group->notes[n - 1].step >= step) {
         n--;
     }
-    group_write(&region->n_notes, n);
+    group_write(&group->region->n_notes, n);
+    return n;
 }
 
 void region_note(hth_group *group, int64_t step, const int64_t shards[HTH_GROUP_MEMBERS])
 {
-    group_region *r = group->region;
-    notes_cut(r, group->notes, step);
-    if (r->n_notes < group_most_notes(group->spec.steps)) {
-        hth_group_note *to = &group->notes[r->n_notes];
+    size_t n = notes_cut(group, step);
+    if (n < group_most_notes(group->spec.steps)) {
+        hth_group_note *to = &group->notes[n];
         to->step = step;
         memcpy(to->shards, shards, sizeof to->shards);
-        group_write(&r->n_notes, r->n_notes + 1);
+        group_write(&group->region->n_notes, n + 1);
     }
 }
 
 size_t region_notes(hth_group *group, int64_t step, const hth_group_note **notes)
 {
-    group_region *r = group->region;
-    size_t most = group_most_notes(group->spec.steps);
     *notes = group->notes;
-    r->n_notes = r->n_notes < most ? r->n_notes : most;
-    notes_cut(r, group->notes, step);
-    return r->n_notes;
+    return notes_cut(group, step);
 }
 
 void region_plan_for(hth_group *group, const char *budget)

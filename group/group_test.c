@@ -700,6 +700,31 @@ static void test_notes(void **state)
     close(fd);
 }
 
+// Whatever another process writes as the number of notes, the lead reads and writes none but those
+// that there is place for.
+static void test_notes_overwritten(void **state)
+{
+    enum { STEPS = 10 };
+    hth_group *lead;
+    const hth_group_note *notes;
+    const int64_t shards[HTH_GROUP_MEMBERS] = {BATCH};
+    int fd;
+    hth_group_spec spec = spec_of(HTH_GROUP_LEAD);
+    spec.steps = STEPS;
+    assert_ok(hth_group_make(2, &fd));
+    assert_ok(hth_group_join(fd, &spec, &lead));
+    for (int64_t step = 0; step < STEPS; step++) {
+        hth_group_noted(lead, step, shards);
+    }
+    group_write(&lead->region->n_notes, UINT64_MAX);
+    assert_int_equal(hth_group_notes(lead, STEPS, &notes), STEPS);
+    group_write(&lead->region->n_notes, (uint64_t)1 << 40);
+    hth_group_noted(lead, 4, shards);
+    assert_int_equal(hth_group_notes(lead, STEPS, &notes), 5);
+    hth_group_leave(lead);
+    close(fd);
+}
+
 // start_two makes a group of two, and starts its first round.
 static void start_two(hth_group *member[2], int *fd, const int64_t n[HTH_GROUP_MEMBERS])
 {
@@ -915,9 +940,10 @@ int main(void)
         cmocka_unit_test(test_leaves),       cmocka_unit_test(test_faults),
         cmocka_unit_test(test_server_dies),  cmocka_unit_test(test_server_returns),
         cmocka_unit_test(test_shares),       cmocka_unit_test(test_advance),
-        cmocka_unit_test(test_notes),        cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_ahead_leaves), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_killed),       cmocka_unit_test(test_spoiled),
+        cmocka_unit_test(test_notes),        cmocka_unit_test(test_notes_overwritten),
+        cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_spoiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
