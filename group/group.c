@@ -196,7 +196,8 @@ hth_err group_region_error(const group_region *region)
     char why[EXCHANGE_WHY];
     memcpy(why, region->why, sizeof why);
     why[sizeof why - 1] = 0;
-    hth_err err = (hth_err)region->err;
+    int32_t is = *(const volatile int32_t *)&region->err;
+    hth_err err = is == HTH_EDEVLOST ? HTH_EIO : (hth_err)is;
     return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", why);
 }
 

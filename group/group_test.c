@@ -438,6 +438,22 @@ static void test_refused(void **state)
     assert_err(hth_group_join(0, &spec, &b), HTH_EDENIED, "memfd");
 }
 
+// Of a member whose device is lost the others' are not.
+static void test_lost(void **state)
+{
+    hth_group *a;
+    hth_group_round round;
+    hth_group_spec spec = spec_of(0);
+    int fd;
+    assert_ok(hth_group_make(2, &fd));
+    assert_ok(hth_group_join(fd, &spec, &a));
+    assert_true(hth_group_refuse(fd, HTH_EDEVLOST, "device cpu:1: it fell off the bus"));
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_OVER);
+    assert_err(hth_group_over(a), HTH_EIO, "cpu:1: it fell off the bus");
+    hth_group_leave(a);
+    close(fd);
+}
+
 // Nobody begins before all are there; who leaves breaks the round, and the other goes on.
 static void test_leaves(void **state)
 {
@@ -943,7 +959,7 @@ int main(void)
         cmocka_unit_test(test_notes),        cmocka_unit_test(test_notes_overwritten),
         cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_spoiled),
+        cmocka_unit_test(test_spoiled),      cmocka_unit_test(test_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

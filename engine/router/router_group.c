@@ -24,6 +24,7 @@ struct router_group {
     char *arguments;                       // of the lead, malloc'd
     const char *given;                     // .. in place of these
     _Atomic int refs;                      // the lead and members that are not answered
+    _Atomic bool lost;                     // it has ended with a member's device
 };
 
 // ---- which devices
@@ -98,6 +99,20 @@ static hth_err group_files(router_group *group, int members, const int *files, i
     return HTH_OK;
 }
 
+// member_refused ends the group for a member's error, if it has not made a step; false: it goes on.
+static bool member_refused(router_group *group, hth_err err, const char *why)
+{
+    bool lost = err == HTH_EDEVLOST;
+    if (lost) {
+        atomic_store(&group->lost, true); // before the lead may answer
+    }
+    bool refused = hth_group_refuse(group->fd, err, why);
+    if (lost && !refused) {
+        atomic_store(&group->lost, false);
+    }
+    return refused;
+}
+
 static void member_done(router_own *own)
 {
     hth_router *router = own->router;
@@ -106,10 +121,13 @@ static void member_done(router_own *own)
     pthread_mutex_lock(&router->lock);
     router->device[own->device].jobs--;
     pthread_mutex_unlock(&router->lock);
+    if (own->r.err == HTH_EDEVLOST && !router->child) { // a process is started again
+        router_lost(router, own->device);
+    }
     if (own->r.err != HTH_OK) {
         const char *name = router->device[own->device].name;
         snprintf(why, sizeof why, "device %s: %s", name, own->r.detail);
-        bool goes_on = !hth_group_refuse(group->fd, own->r.err, why);
+        bool goes_on = !member_refused(group, own->r.err, why);
         if (goes_on) {
             hth_group_gone(group->fd, own->r.member - 1);
         }
@@ -210,6 +228,13 @@ void router_group_leave(router_group *group, hth_request *lead)
         lead->arguments = group->given;
         lead->n_files--;
         lead->member = 0;
+    }
+}
+
+void router_group_answered(const router_group *group, hth_request *lead)
+{
+    if (group != NULL && lead->err == HTH_EIO && atomic_load(&group->lost)) {
+        lead->err = HTH_EDEVLOST;
     }
 }
 

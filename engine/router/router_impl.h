@@ -186,6 +186,9 @@ hth_err router_group_open(hth_router *router, const int *device, int n, const js
 // router_group_lead makes a request the lead's, until router_group_leave.
 hth_err router_group_lead(router_group *group, hth_request *lead, int n, const json_t *args);
 void router_group_leave(router_group *group, hth_request *lead);
+// router_group_answered: a lead that another device's loss has ended, not its own's, says so
+// (HTH_EDEVLOST). NULL is allowed.
+void router_group_answered(const router_group *group, hth_request *lead);
 // router_group_end: the lead was answered, or never sent. NULL is allowed.
 void router_group_end(router_group *group, hth_err err);
 

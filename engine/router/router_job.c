@@ -181,6 +181,7 @@ static void job_lost(hth_router *router, const char *name, int device)
 static void resume_done(router_own *own)
 {
     hth_router *n = own->router;
+    router_group_answered(own->group, &own->r);
     pthread_mutex_lock(&n->lock);
     job_drop(n, own->name, &own->r);
     pthread_mutex_unlock(&n->lock);
@@ -352,7 +353,9 @@ static void train_done(hth_request *request)
     router_group *group = request->route.group;
     bool elsewhere = group == NULL && (request->err == HTH_ENOTSUP || request->err == HTH_ETOOBIG ||
                                        request->err == HTH_ENODEVMEM);
-    bool lost = router_is_lost(n, request, request->err), went = request->err == HTH_EDEVLOST;
+    bool lost = router_is_lost(n, request, request->err);
+    router_group_answered(group, request);
+    bool went = request->err == HTH_EDEVLOST;
     router_sent(n, request);
     pthread_mutex_lock(&n->lock);
     job_drop(n, name, request);

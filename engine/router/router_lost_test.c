@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job that --on keeps on a device which is lost for good: what its user is told, and
-// what is left of it. This program is its own engines' process.
+// what is left of it. One of several devices of which one is lost: the others are not. This program
+// is its own engines' process.
 #include "base/settings.h"
 #include "engine/process/child.h"
 #include "engine/router/router_impl.h"
+#include "runtime/checkpoint_index.h"
 #include "tests/rig/children.h"
 #include "tests/rig/group_job.h"
 
@@ -59,30 +61,39 @@ static const char *text(const json_t *doc, const char *key)
     return s != NULL ? s : "";
 }
 
-// lose runs a job on the second device, and ends its process, and all that come after it, until the
-// job is given up.
-static void lose(fixture *f, const char *name, const char *more, bool (*begun)(fixture *f))
+typedef struct job {
+    char args[900];
+    call c;
+} job;
+
+static void job_start(fixture *f, job *j, const char *name, const char *on, const char *more)
 {
-    char cwd[300], args[900];
-    pid_t pid[8];
+    char cwd[300];
     assert_non_null(getcwd(cwd, sizeof cwd));
-    snprintf(args, sizeof args,
+    snprintf(j->args, sizeof j->args,
              "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
-             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":1000000,\"on\":\"cpu:1\","
+             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":1000000,\"on\":\"%s\","
              "\"save-as\":\"%s\"%s}",
-             cwd, name, more);
-    paths_named(f->store, args);
-    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = args}};
-    call_start(f->engine, &c);
-    until(begun, f);
+             cwd, on, name, more);
+    paths_named(f->store, j->args);
+    j->c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = j->args}};
+    call_start(f->engine, &j->c);
+}
+
+// lose ends the second device's process, and all that come after it, until a job there is given up.
+// Returns the first device's.
+static pid_t lose(job *j)
+{
+    pid_t pid[8];
     FILE *file = fopen(flag, "we");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(children_of(getpid(), pid, 8), 2);
     qsort(pid, 2, sizeof *pid, child_by_start);
     assert_int_equal(kill(pid[1], SIGKILL), 0);
-    assert_err(call_wait(&c), HTH_EDEVLOST, "the engine process died too often");
+    assert_err(call_wait(&j->c), HTH_EDEVLOST, "the engine process died too often");
     assert_int_equal(unlink(flag), 0);
+    return pid[0];
 }
 
 static void rig_open(fixture *f)
@@ -105,8 +116,11 @@ static void rig_close(fixture *f)
 static void named(void **state)
 {
     fixture f;
+    job made;
     rig_open(&f);
-    lose(&f, "made", ",\"checkpoint-every\":5", is_saved);
+    job_start(&f, &made, "made", "cpu:1", ",\"checkpoint-every\":5");
+    until(is_saved, &f);
+    (void)lose(&made);
     until(is_forgotten, &f);
     json_t *doc = told(&f, "job", "{\"job\":\"made\"}");
     assert_string_equal(text(doc, "state"), "failed");
@@ -128,10 +142,100 @@ static void named(void **state)
 static void unsaved(void **state)
 {
     fixture f;
+    job unmade;
     rig_open(&f);
-    lose(&f, "unmade", "", is_known);
+    job_start(&f, &unmade, "unmade", "cpu:1", "");
+    until(is_known, &f);
+    (void)lose(&unmade);
     until(is_forgotten, &f);
     rig_close(&f);
+}
+
+// A job of two devices, of which one is lost before the first step, ends; the other device's
+// process lives, and so does what it has at work.
+static void others_live(void **state)
+{
+    fixture f;
+    job alone, both;
+    pid_t pid[8];
+    bool lives = false;
+    rig_open(&f);
+    job_start(&f, &alone, "alone", "cpu:0", "");
+    until_step(&f, "alone", 5);
+    job_start(&f, &both, "both", "cpu:0,cpu:1", ",\"after\":\"alone\"");
+    pid_t first = lose(&both);
+    assert_non_null(strstr(both.c.r.detail, "device cpu:1: "));
+    until_step(&f, "alone", step_of(&f, "alone") + 20);
+    for (int i = children_of(getpid(), pid, 8); i-- > 0;) {
+        lives = lives || pid[i] == first;
+    }
+    assert_true(lives);
+    json_decref(told(&f, "cancel", "{\"job\":\"alone\"}"));
+    assert_int_equal(call_wait(&alone.c), HTH_ECANCELED);
+    rig_close(&f);
+}
+
+static bool is_at_work(fixture *f)
+{
+    json_t *doc = told(f, "job", "{\"job\":\"made\"}");
+    bool is =
+        strcmp(text(doc, "state"), "running") == 0 && strcmp(text(doc, "device"), "cpu:0") == 0;
+    json_decref(doc);
+    return is;
+}
+
+static const hth_engine_ops *good;
+static hth_engine_ops broken;
+
+// breaks is the submission of an engine whose device fails in the first pass of a group's member.
+static hth_err breaks(hth_engine *engine, hth_request *request)
+{
+    if (request->command != HTH_COMMAND_TRAIN || request->member == 0) {
+        return good->submit(engine, request);
+    }
+    request->err = HTH_EDEVLOST;
+    snprintf(request->detail, sizeof request->detail, "it fell off the bus");
+    request->done(request);
+    return HTH_OK;
+}
+
+static bool is_dead(const fixture *f, int device)
+{
+    hth_router *n = hth_router_of(f->engine);
+    pthread_mutex_lock(&n->lock);
+    bool dead = n->device[device].dead;
+    pthread_mutex_unlock(&n->lock);
+    return dead;
+}
+
+// Where engines are threads it is the member's device that nothing is sent to any more, and the job
+// goes on from its checkpoint on the other one.
+static void thread_lost(void **state)
+{
+    fixture f;
+    job made;
+    devices_open(&f, TWO, false);
+    put(f.store, "new", "tests/data/digits/untrained.onnx");
+    job_start(&f, &made, "made", "cpu:0,cpu:1", ",\"checkpoint-every\":5");
+    until(is_saved, &f);
+    json_decref(told(&f, "cancel", "{\"job\":\"made\"}"));
+    assert_int_equal(call_wait(&made.c), HTH_ECANCELED);
+    hth_checkpoint_note_set(f.store, "made", ""); // as if it had been interrupted
+    hth_engine *second = hth_router_of(f.engine)->device[1].engine;
+    good = second->ops;
+    broken = *good;
+    broken.submit = breaks;
+    second->ops = &broken;
+    job_start(&f, &made, "made", "cpu:0,cpu:1", ",\"resume\":true");
+    assert_err(call_wait(&made.c), HTH_EDEVLOST, "device cpu:1: it fell off the bus");
+    assert_false(is_dead(&f, 0));
+    assert_true(is_dead(&f, 1));
+    until(is_at_work, &f);
+    until_step(&f, "made", step_of(&f, "made") + 5);
+    json_decref(told(&f, "cancel", "{\"job\":\"made\"}"));
+    until(is_forgotten, &f);
+    second->ops = good;
+    fixture_close(&f);
 }
 
 int main(int argc, char **argv)
@@ -139,6 +243,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(named),
         cmocka_unit_test(unsaved),
+        cmocka_unit_test(others_live),
+        cmocka_unit_test(thread_lost),
     };
     if (hth_child_requested(argc, argv)) {
         const char *path = getenv(DIES);
