@@ -218,14 +218,33 @@ static hth_err call_send(hth_proxy *proxy, proxy_call *call)
     return err;
 }
 
-// call_take finds a free entry.
-static hth_err call_take(hth_proxy *proxy, proxy_call **out)
+// call_changes tells whether a request that waits changes what is loaded or pinned, and is not ours.
+static bool call_changes(const proxy_call *call)
+{
+    return (call->state == PROXY_FILLING || call->state == PROXY_WAITING) && !call->again &&
+           (call->r->command == HTH_COMMAND_LOAD || call->r->command == HTH_COMMAND_UNLOAD);
+}
+
+// call_order is the place of a new request among those that wait: the last, or, to load `again`
+// what was loaded, just before the first that changes that. Lock held.
+static uint64_t call_order(hth_proxy *proxy, bool again)
+{
+    uint64_t order = proxy->order += 2; // there is a place before each
+    for (int i = 0; again && i < proxy->high; i++) {
+        const proxy_call *c = &proxy->calls[i];
+        order = call_changes(c) && c->order < order ? c->order - 1 : order;
+    }
+    return order;
+}
+
+// call_take finds a free entry. A request to load `again` is for the child that has just started.
+static hth_err call_take(hth_proxy *proxy, hth_request *request, bool again, proxy_call **out)
 {
     hth_err err = HTH_OK;
     pthread_mutex_lock(&proxy->lock);
     if (proxy->stopping) {
         err = hth_fail(HTH_ECANCELED, "Server exiting");
-    } else if (proxy->phase != PROXY_UP && proxy->crashes >= PROXY_LOST) {
+    } else if (proxy->phase != PROXY_UP && proxy->crashes >= PROXY_LOST && !again) {
         err = hth_fail(HTH_EDEVLOST,
                        "the engine process died %d times in a row; it is being restarted",
                        proxy->crashes);
@@ -235,7 +254,9 @@ static hth_err call_take(hth_proxy *proxy, proxy_call **out)
         int entry = proxy->first_free >= 0 ? proxy->first_free : proxy->high++;
         proxy_call *c = &proxy->calls[entry];
         proxy->first_free = entry == proxy->first_free ? c->next : proxy->first_free;
-        *c = (proxy_call){.state = PROXY_FILLING, .order = proxy->order++, .next = -1};
+        uint64_t order = call_order(proxy, again);
+        *c = (proxy_call){
+            .state = PROXY_FILLING, .r = request, .order = order, .again = again, .next = -1};
         c->own = proxy->polling && pthread_equal(proxy->poller, pthread_self());
         proxy->in_flight++;
         proxy->others += !c->own;
@@ -267,23 +288,31 @@ static hth_err call_submit(hth_proxy *proxy, proxy_call *call)
     return HTH_OK;
 }
 
-hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
+static hth_err call_accept(hth_proxy *proxy, hth_request *request, bool again)
 {
-    hth_proxy *p = hth_proxy_of(engine);
     proxy_call *c = NULL;
     request->submitted_ns = hth_now_ns() - request->waited_ns;
-    HTH_TRY(call_take(p, &c));
-    c->r = request;
-    hth_err err = call_pack(p, c);
-    pthread_mutex_lock(&p->lock);
+    HTH_TRY(call_take(proxy, request, again, &c));
+    hth_err err = call_pack(proxy, c);
+    pthread_mutex_lock(&proxy->lock);
     if (err == HTH_OK) {
-        err = call_submit(p, c);
+        err = call_submit(proxy, c);
     }
     if (err != HTH_OK) {
-        proxy_call_free(p, c);
+        proxy_call_free(proxy, c);
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&proxy->lock);
     return err;
+}
+
+hth_err hth_proxy_submit(hth_engine *engine, hth_request *request)
+{
+    return call_accept(hth_proxy_of(engine), request, false);
+}
+
+hth_err proxy_submit_again(hth_proxy *proxy, hth_request *request)
+{
+    return call_accept(proxy, request, true);
 }
 
 hth_err proxy_send_waiting(hth_proxy *proxy)

@@ -4,8 +4,9 @@
 // blocked. It is started by the supervisor, whose end ends it.
 //
 // Which models a child has loaded, and which are pinned, is known from the answers to requests. A
-// new child is asked to load them, as far as there is room. One whose loading ends the process is
-// not asked for again: the request for it is answered with an error, like any that was begun.
+// new child is asked to load them, as far as there is room, before it is given what was asked
+// meanwhile: to unload one, perhaps, or to unpin it. One whose loading ends the process is not asked
+// for again: the request for it is answered with an error, like any that was begun.
 #include "engine/process/proxy_impl.h"
 
 #include "base/ipc/memfd.h"
@@ -420,8 +421,7 @@ void proxy_models_again(hth_proxy *proxy)
                                     .arguments = call->arguments,
                                     .done = models_done,
                                     .ctx = call};
-            m->asked =
-                call->arguments != NULL && hth_proxy_submit(&proxy->engine, &call->r) == HTH_OK;
+            m->asked = call->arguments != NULL && proxy_submit_again(proxy, &call->r) == HTH_OK;
             if (!m->asked) {
                 free(call->arguments);
                 hth_free(call);

@@ -54,7 +54,8 @@ typedef struct proxy_call {
     hth_request *r;
     hth_ipc_record *record; // in the slab, the request's own or one that was made for it
     void *data;             // block of the slab: inputs that were copied; may be NULL
-    uint64_t order;         // of submission
+    uint64_t order;         // in which they are sent: that of submission, mostly
+    bool again;             // ours: to load what was loaded
     int crashes;            // of children that had it and had not begun with it
     hth_err refused;        // why no child can be given it
     bool own;               // of the thread that polls
@@ -164,6 +165,9 @@ void proxy_stop_polling(hth_proxy *proxy);
 // proxy_call_free gives the entry back, or keeps nothing but that where the state is RETAINED; lock
 // held.
 void proxy_call_free(hth_proxy *proxy, proxy_call *call);
+// proxy_submit_again is hth_proxy_submit for what a child is to load again, before it is given
+// anything: sent before what waits to be loaded, unloaded, pinned or unpinned.
+hth_err proxy_submit_again(hth_proxy *proxy, hth_request *request);
 // proxy_send_waiting sends what waits, in order of submission; HTH_EBUSY: there is no room for all
 // of it. Lock held.
 hth_err proxy_send_waiting(hth_proxy *proxy);
@@ -188,7 +192,7 @@ void proxy_out_rele(hth_proxy *proxy, proxy_out *out);
 
 // What a new child is to load. proxy->taking is held.
 void proxy_models_note(hth_proxy *proxy, const hth_request *request); // one that was answered well
-void proxy_models_again(hth_proxy *proxy);                            // asks a new child for all
+void proxy_models_again(hth_proxy *proxy); // asks a new child for all, before it is up
 void proxy_models_close(hth_proxy *proxy);
 
 // ---- proxy_region.c

@@ -10,6 +10,7 @@
 #include "tests/rig/children.h"
 #include "tests/rig/engine_call.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -74,20 +75,30 @@ static void fake_output(hth_child_link *link, const hth_child_head *call, const 
     free(a);
 }
 
-// fake_call: "load N" answers requests to load with error N, "silent" with nothing.
+// fake_call: "load N" answers requests to load with error N, "silent" with nothing. It tells of each
+// whether it pins, and of those to unload.
 static void fake_call(hth_child_link *link, const hth_child_head *head, const char *what)
 {
-    static const char event[] = "digits\0load";
+    static const char load[] = "digits\0load", pin[] = "digits\0pin", unload[] = "digits\0unload";
     const hth_ipc_record *q = hth_slab_at(link->in, head->far_at, head->far_bytes);
     if (hth_ipc_record_text(q, HTH_IPC_RECORD_MODEL) != NULL) {
         fake_output(link, head, q, what);
         return;
     }
-    if (hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY)) != HTH_COMMAND_LOAD) {
+    hth_command_id command = hth_command_find(hth_ipc_record_text(q, HTH_IPC_RECORD_QUERY));
+    if (command == HTH_COMMAND_UNLOAD) {
+        fake_send(link, HTH_CHILD_EVENT, unload, sizeof unload);
+    }
+    if (command != HTH_COMMAND_LOAD) {
         fake_answer(link, head, HTH_OK);
         return;
     }
-    fake_send(link, HTH_CHILD_EVENT, event, sizeof event);
+    const char *arguments = hth_ipc_record_text(q, HTH_IPC_RECORD_ARGUMENTS);
+    if (strstr(arguments, "\"pin\":true") != NULL) {
+        fake_send(link, HTH_CHILD_EVENT, pin, sizeof pin);
+    } else {
+        fake_send(link, HTH_CHILD_EVENT, load, sizeof load);
+    }
     if (strcmp(what, "silent") != 0) {
         fake_answer(link, head, (hth_err)atoi(what + strlen("load ")));
     }
@@ -149,6 +160,7 @@ static int fake_child(const char *what)
 // ---- the parent
 
 static atomic_int loads, deaths;
+static char wanted[16]; // what was asked for since it was emptied: Load, Pin, Unload
 
 static void wait_until(bool (*reached)(const void *ctx), const void *ctx)
 {
@@ -170,7 +182,13 @@ static bool is_dead(const void *pid)
 static void on_event(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total)
 {
     (void)ctx, (void)job, (void)done, (void)total;
-    if (strcmp(what, "load") == 0) {
+    if (strcmp(what, "dies") != 0) { // before the request is answered
+        wanted[strlen(wanted)] = (char)toupper(what[0]);
+    }
+    if (strcmp(what, "unload") == 0) {
+        return;
+    }
+    if (strcmp(what, "load") == 0 || strcmp(what, "pin") == 0) {
         atomic_fetch_add(&loads, 1);
         return;
     }
@@ -188,6 +206,7 @@ static hth_err open_fake(fixture *f, const char *what)
     assert_int_equal(setenv(FAKE_CHILD, what, 1), 0);
     atomic_store(&loads, 0);
     atomic_store(&deaths, 0);
+    memset(wanted, 0, sizeof wanted);
     hth_engine_config config = {.device = "cpu", .child_store = f->dir, .event = on_event};
     return hth_engine_open(&config, NULL, &f->engine);
 }
@@ -195,6 +214,11 @@ static hth_err open_fake(fixture *f, const char *what)
 static bool is_ready(const void *engine)
 {
     return hth_engine_ready((hth_engine *)engine);
+}
+
+static bool is_starting(const void *engine)
+{
+    return !is_ready(engine) && child_of(getpid()) != 0;
 }
 
 // wait_replaced waits until `pid` is no child any more: its engine is ready until that is noticed.
@@ -256,6 +280,7 @@ static void test_never_starts(void **state)
     (void)state;
     fixture f;
     call c = {.r = {.command = HTH_COMMAND_DEVICES, .arguments = "{}"}};
+    call load = {.r = {.command = HTH_COMMAND_LOAD, .arguments = "{\"model\":\"digits\"}"}};
     assert_ok(hth_setting_set("engine.heartbeat_ms", "10"));
     assert_ok(hth_setting_set("engine.missed_heartbeats", "2"));
     assert_ok(hth_setting_set("engine.restart_backoff_ms", "1"));
@@ -263,6 +288,8 @@ static void test_never_starts(void **state)
     hth_store_close(f.store);
     assert_int_equal(test_remove(f.dir), 0);
     assert_ok(open_fake(&f, "load 0"));
+    assert_ok(call_run(f.engine, &load));
+    hth_free(load.r.json);
     next(&f, "mute");
     call_init(&c);
     assert_ok(hth_engine_submit(f.engine, &c.r)); // without a timeout
@@ -273,6 +300,7 @@ static void test_never_starts(void **state)
     assert_int_equal(setenv(FAKE_CHILD, "load 0", 1), 0);
     wait_until(is_ready, f.engine);
     ask(&f);
+    assert_int_equal(atomic_load(&loads), 2); // that of the last child that was up, again
     fixture_close(&f);
     hth_setting_reset();
 }
@@ -347,6 +375,47 @@ static void test_models_again(void **state)
     ask(&f);
     assert_int_equal(atomic_load(&loads), 6);
     fixture_close(&f);
+    hth_setting_reset();
+}
+
+// meanwhile asks for `arguments` while no child is up, and has the next one answer: what it is asked
+// for is told in this order, and what the one after it loads again is `then`.
+static void meanwhile(hth_command_id command, const char *arguments, const char *order,
+                      const char *then)
+{
+    fixture f;
+    call load = {
+        .r = {.command = HTH_COMMAND_LOAD, .arguments = "{\"model\":\"digits\",\"pin\":true}"}};
+    call c = {.r = {.command = command, .arguments = arguments}};
+    assert_ok(open_fake(&f, "load 0"));
+    assert_ok(call_run(f.engine, &load));
+    hth_free(load.r.json);
+    next(&f, "mute");
+    wait_until(is_starting, f.engine);
+    call_start(f.engine, &c);
+    memset(wanted, 0, sizeof wanted);
+    next(&f, "load 0");
+    assert_ok(call_wait(&c));
+    hth_free(c.r.json);
+    ask(&f);
+    ask(&f);
+    assert_string_equal(wanted, order);
+    memset(wanted, 0, sizeof wanted);
+    next(&f, "load 0");
+    ask(&f);
+    ask(&f); // the first one may have come before it was up
+    assert_string_equal(wanted, then);
+    fixture_close(&f);
+}
+
+// What is unloaded or unpinned while no child is up stays so: the next one has loaded before what
+// the last one had.
+static void test_unloaded_meanwhile(void **state)
+{
+    (void)state;
+    assert_ok(hth_setting_set("engine.restart_backoff_ms", "0"));
+    meanwhile(HTH_COMMAND_UNLOAD, "{\"model\":\"digits\"}", "PU", "");
+    meanwhile(HTH_COMMAND_LOAD, "{\"model\":\"digits\",\"unpin\":true}", "PL", "L");
     hth_setting_reset();
 }
 
@@ -501,10 +570,11 @@ int main(int argc, char **argv)
         _exit(fake_child(getenv(FAKE_CHILD))); // what it has mapped goes with it
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dies_as_it_starts), cmocka_unit_test(test_never_starts),
-        cmocka_unit_test(test_never_ends),        cmocka_unit_test(test_cannot_start),
-        cmocka_unit_test(test_models_again),      cmocka_unit_test(test_output_without_name),
-        cmocka_unit_test(test_output_elsewhere),  cmocka_unit_test(test_none_overtakes),
+        cmocka_unit_test(test_dies_as_it_starts),   cmocka_unit_test(test_never_starts),
+        cmocka_unit_test(test_never_ends),          cmocka_unit_test(test_cannot_start),
+        cmocka_unit_test(test_models_again),        cmocka_unit_test(test_unloaded_meanwhile),
+        cmocka_unit_test(test_output_without_name), cmocka_unit_test(test_output_elsewhere),
+        cmocka_unit_test(test_none_overtakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,7 @@ static void supervisor_started(hth_proxy *proxy, bool confined)
     if (!confined) {
         supervisor_unconfined(proxy);
     }
+    proxy_models_again(proxy); // nobody else sends anything yet
     pthread_mutex_lock(&proxy->lock);
     proxy->phase = PROXY_UP;
     proxy->drain_sent = proxy->stop_sent = false;
@@ -115,16 +116,12 @@ static void supervisor_started(hth_proxy *proxy, bool confined)
     proxy_region_forget(proxy, true);
     (void)proxy_send_waiting(proxy);
     proxy_tell_end(proxy);
-    bool stopping = proxy->stopping;
     pthread_mutex_unlock(&proxy->lock);
     hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)proxy->pid,
             (hth_real_ns() - proxy->started_ns) / 1000000u);
     proxy->up = true;
     proxy->up_ns = hth_real_ns();
     supervisor_opened(proxy, HTH_OK, "");
-    if (!stopping) {
-        proxy_models_again(proxy);
-    }
 }
 
 static void supervisor_message(hth_proxy *proxy, const hth_child_head *head, const char *body,
