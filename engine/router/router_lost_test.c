@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job that --on keeps on a device which is lost for good: what its user is told, and
-// what is left of it. One of several devices of which one is lost: the others are not. This program
-// is its own engines' process.
+// what is left of it. One of several devices of which one is lost: the others are not. A model that
+// is unloaded while a device is away. This program is its own engines' process.
 #include "base/settings.h"
 #include "engine/process/child.h"
 #include "engine/router/router_impl.h"
@@ -10,9 +10,11 @@
 #include "tests/rig/group_job.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 
 #define TWO  "cpu:0,mem=96MiB,threads=1 cpu:1,mem=160MiB,threads=1"
 #define DIES "HEARTH_TEST_DIES" // names a file: while it is there, a new process ends at once
+#define HELD "HEARTH_TEST_HELD" // .. or, where this is set, does not begin
 
 static char flag[64];
 
@@ -238,6 +240,56 @@ static void thread_lost(void **state)
     fixture_close(&f);
 }
 
+static bool is_away(fixture *f)
+{
+    return !is_up(f);
+}
+
+// are_there tells which of the models "new" and "digits" are loaded on the second device: 1, 2.
+static int are_there(fixture *f)
+{
+    call c = {.r = {.command = HTH_COMMAND_LOADED, .arguments = "{}"}};
+    assert_ok(call_run(hth_router_of(f->engine)->device[1].engine, &c));
+    int there =
+        (strstr(c.r.json, "\"new\"") != NULL) + 2 * (strstr(c.r.json, "\"digits\"") != NULL);
+    hth_free(c.r.json);
+    return there;
+}
+
+static bool is_digits_there(fixture *f)
+{
+    return (are_there(f) & 2) != 0;
+}
+
+// What is unloaded while a device is away is answered at once, and is not there when it is back.
+static void unloaded(void **state)
+{
+    fixture f;
+    pid_t pid[8];
+    rig_open(&f);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    json_decref(told(&f, "load", "{\"model\":\"new\",\"on\":\"cpu:1\",\"pin\":true}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"on\":\"cpu:1\"}"));
+    FILE *file = fopen(flag, "we");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(setenv(HELD, "", 1), 0);
+    assert_int_equal(children_of(getpid(), pid, 8), 2);
+    qsort(pid, 2, sizeof *pid, child_by_start);
+    assert_int_equal(kill(pid[1], SIGKILL), 0);
+    until(is_away, &f);
+    json_decref(told(&f, "unload", "{\"model\":\"new\"}"));
+    assert_false(is_up(&f));
+    assert_int_equal(unlink(flag), 0);
+    until(is_up, &f);
+    until(is_digits_there, &f);
+    json_decref(
+        told(&f, "load", "{\"model\":\"digits\",\"on\":\"cpu:1\"}")); // after all that waited
+    assert_int_equal(are_there(&f), 2);
+    unsetenv(HELD);
+    rig_close(&f);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -245,11 +297,16 @@ int main(int argc, char **argv)
         cmocka_unit_test(unsaved),
         cmocka_unit_test(others_live),
         cmocka_unit_test(thread_lost),
+        cmocka_unit_test(unloaded),
     };
     if (hth_child_requested(argc, argv)) {
         const char *path = getenv(DIES);
-        if (path != NULL && access(path, F_OK) == 0) {
-            return 1;
+        while (path != NULL && access(path, F_OK) == 0) {
+            if (getenv(HELD) == NULL) {
+                return 1;
+            }
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
         }
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions: to all devices, whose answers become one (router_merge.h), or to the one that they are
-// about. A device that is away is not asked: its part is missing, and "devices" says so.
+// about. A device that is away is not asked: its part is missing, and "devices" says so. It is told
+// to unload what would be loaded again when it is back, and not waited for.
 #include "engine/router/router_impl.h"
 
 #include "base/clock.h"
@@ -218,6 +219,31 @@ static uint32_t query_up(hth_router *router)
     return mask != 0 ? mask : 1;
 }
 
+// ---- unloading where nobody answers now
+
+static void unload_done(router_own *own)
+{
+    if (own->r.err != HTH_OK) {
+        hth_log(WARN, SERVER, "model-not-unloaded", "model=%s device=%s: %s", own->name,
+                own->router->device[own->device].name, own->r.detail);
+    }
+}
+
+// unload_away has the devices that are not asked unload a model when they are back.
+static void unload_away(hth_router *router, const hth_request *request, json_t *args,
+                        uint32_t asked)
+{
+    const char *spec = query_text(args, "model");
+    for (int i = 0; router->child && spec != NULL && i < router->n; i++) {
+        if ((asked >> i & 1) == 0 &&
+            router_own_ask(router, i, request->tenant != NULL ? request->tenant : "",
+                           HTH_COMMAND_UNLOAD, json_incref(args), spec, unload_done) != HTH_OK) {
+            hth_log(WARN, SERVER, "model-not-unloaded", "model=%s device=%s: %s", spec,
+                    router->device[i].name, hth_err_detail());
+        }
+    }
+}
+
 // ---- to one
 
 // query_named is the device that the argument "on" names, -1: it names none.
@@ -425,7 +451,11 @@ hth_err router_query(hth_router *router, hth_request *request)
         err = mask != 0 ? all_ask(router, request, mask, request->command)
                         : query_model(router, request, args);
     } else if (kind == ROUTER_all || kind == ROUTER_each || kind == ROUTER_having) {
-        err = all_ask(router, request, query_up(router), request->command);
+        uint32_t mask = query_up(router);
+        if (request->command == HTH_COMMAND_UNLOAD) {
+            unload_away(router, request, args, mask);
+        }
+        err = all_ask(router, request, mask, request->command);
     } else {
         err = query_model(router, request, args);
     }
