@@ -36,8 +36,9 @@ typedef struct router_content {
 // A model on a device.
 typedef struct router_there {
     bool has, coming, refused;
-    bool loaded; // it has said that it has it
-    bool good;   // it has answered a request
+    bool loaded;                  // it has said that it has it
+    bool good;                    // it has answered a request
+    char too_big_for[HTH_TENANT]; // in whose name it last refused a copy; "": nobody's
     int requests;
     double service_ns; // of a request, smoothed; 0: not known
 } router_there;
@@ -45,7 +46,7 @@ typedef struct router_there {
 // "name" or "name:version" that was asked for and is in the store. Never freed before the router.
 typedef struct router_model {
     char spec[216];
-    char tenant[HTH_TENANT]; // who asked for it first, or had it loaded; "": nobody yet
+    char tenant[HTH_TENANT]; // who was answered first, or had it loaded; "": nobody yet
     bool pinned;
     uint64_t bytes; // of all its contents
     int n_content;
@@ -156,9 +157,12 @@ void router_refresh(hth_router *router, int device);
 router_model *router_model_find(hth_router *router, const char *spec);
 uint64_t router_model_lacks(const router_model *model, int device);
 void router_model_place(hth_router *router, router_model *model, int device);
-// router_model_for notes whose a model is, if it is nobody's; again: also if it is somebody's.
+// router_model_for notes whose a model is, if it is nobody's, or too big for who had it; again: also
+// if it is somebody's.
 void router_model_for(router_model *model, const char *tenant, bool again);
 void router_model_leave(router_model *model, int device);
+// router_model_small tells whether a device has refused a copy in the name of whose a model is.
+bool router_model_small(const router_model *model, int device);
 // router_model_unload has all devices without `spec`, and its versions if it names none.
 void router_model_unload(hth_router *router, const char *spec);
 // router_model_fetch has a device load a model in the background, to answer requests there when it

@@ -69,6 +69,13 @@ static bool more_left(hth_router *router, const router_model *model, uint32_t tr
     return left;
 }
 
+// is_known tells whether a model is known to work on a device, and thus whose it is: only then it
+// may be brought to others.
+static bool is_known(const router_model *model, int device)
+{
+    return model->on[device].good || model->on[device].loaded;
+}
+
 static void places_lacks(const hth_router *router, const router_model *model, hth_place *place)
 {
     for (int i = 0; model != NULL && i < router->n; i++) {
@@ -98,8 +105,11 @@ int router_pick(hth_router *router, router_model *model, uint32_t tried, bool pl
     *another = -1;
     int to = model != NULL ? hth_place_request(d, router->n) : -1;
     if (to >= 0) {
-        if (place && queue > 0 && model->on[to].requests >= queue) {
+        if (place && queue > 0 && model->on[to].requests >= queue && is_known(model, to)) {
             places_lacks(router, model, d);
+            for (int i = 0; i < router->n; i++) {
+                d[i].refused = d[i].refused || router_model_small(model, i);
+            }
             *another = hth_place_another(d, router->n, queue);
         }
         return to;
@@ -169,10 +179,10 @@ bool router_is_lost(hth_router *router, const hth_request *request, hth_err err)
            (!router->child || (request->started_ns == 0 && !hth_engine_ready(d->engine)));
 }
 
-// lost_from takes a model from a device; true: it was there and is nowhere now. Lock held.
+// lost_from takes a model from a device; true: it worked there and is nowhere now. Lock held.
 static bool lost_from(const hth_router *router, router_model *model, int device)
 {
-    bool had = model->on[device].has, elsewhere = false;
+    bool had = model->on[device].has && is_known(model, device), elsewhere = false;
     router_model_leave(model, device);
     for (int i = 0; i < router->n; i++) {
         elsewhere = elsewhere || model->on[i].has || model->on[i].coming;
@@ -221,6 +231,7 @@ static void infer_learn(hth_router *router, const hth_request *request)
         double ns = (double)(request->finished_ns - request->started_ns);
         t->service_ns += t->service_ns > 0 ? SMOOTH * (ns - t->service_ns) : ns;
         t->good = true;
+        router_model_for(m, request->tenant, false); // who is refused it does not own it
     } else if (request->err == HTH_ENOTSUP && !t->good) {
         t->refused = true;
         router_model_leave(m, request->route.device);
@@ -294,9 +305,6 @@ static hth_err infer_send(hth_router *router, hth_request *request)
         to = router->stopping ? -1 : infer_pick(router, request, &another);
         if (to >= 0 && another >= 0) {
             m->on[another].coming = true;
-        }
-        if (m != NULL) {
-            router_model_for(m, request->tenant, false);
         }
         pthread_mutex_unlock(&router->lock);
         if (to < 0) {

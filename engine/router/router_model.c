@@ -121,9 +121,19 @@ uint64_t router_model_lacks(const router_model *model, int device)
     return bytes;
 }
 
+bool router_model_small(const router_model *model, int device)
+{
+    const char *small = model->on[device].too_big_for;
+    return small[0] != 0 && strcmp(small, model->tenant) == 0;
+}
+
 void router_model_for(router_model *model, const char *tenant, bool again)
 {
-    if (tenant != NULL && (again || model->tenant[0] == 0)) {
+    again = again || model->tenant[0] == 0;
+    for (int i = 0; i < HTH_PLACE_DEVICES && !again; i++) {
+        again = router_model_small(model, i);
+    }
+    if (tenant != NULL && again) {
         snprintf(model->tenant, sizeof model->tenant, "%s", tenant);
     }
 }
@@ -163,12 +173,26 @@ void router_model_unload(hth_router *router, const char *spec)
                 router_model_leave(m, i);
                 m->on[i].coming = false;
                 m->on[i].refused = false; // a newer version may be another matter
+                m->on[i].too_big_for[0] = 0;
             }
         }
     }
 }
 
 // ---- loading in the background
+
+// fetch_refused notes that a device does not get a model: it cannot have it, or it is too big for
+// who it was to be for. Another one may have more; what is too big for two is so for the device.
+static void fetch_refused(const router_own *own, router_there *there)
+{
+    bool big = own->r.err == HTH_ETOOBIG;
+    bool whole = strcmp(own->tenant, HTH_TENANT_OWN) == 0 ||
+                 (there->too_big_for[0] != 0 && strcmp(there->too_big_for, own->tenant) != 0);
+    there->refused = own->r.err == HTH_ENOTSUP || (big && whole);
+    if (big) {
+        memcpy(there->too_big_for, own->tenant, sizeof there->too_big_for);
+    }
+}
 
 static void fetch_done(router_own *own)
 {
@@ -178,7 +202,7 @@ static void fetch_done(router_own *own)
     bool wanted = m != NULL && m->on[own->device].coming; // not unloaded meanwhile
     if (wanted) {
         m->on[own->device].coming = false;
-        m->on[own->device].refused = own->r.err == HTH_ENOTSUP || own->r.err == HTH_ETOOBIG;
+        fetch_refused(own, &m->on[own->device]);
     }
     if (wanted && own->r.err == HTH_OK) {
         router_model_place(n, m, own->device);

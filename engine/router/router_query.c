@@ -284,6 +284,7 @@ static void load_learn(hth_router *router, hth_request *request)
         t->loaded = true;
         router_model_for(m, request->tenant, true);
         t->refused = false;
+        t->too_big_for[0] = 0;
         m->pinned = pin != NULL || unpin ? json_is_true(pin) && !unpin : m->pinned;
     } else if (!t->good && !t->loaded) {
         router_model_leave(m, request->route.device);

@@ -39,7 +39,7 @@ static void both_open(fixture *f, const char *devices, bool child)
 static void digits_start(const fixture *f, const char *name, hth_request_tensor *in, call *c)
 {
     *in = (hth_request_tensor){.name = NULL, .t = digits};
-    *c = (call){.r = {.model = name, .inputs = in, .n_inputs = 1}};
+    *c = (call){.r = {.model = name, .inputs = in, .n_inputs = 1, .tenant = as_tenant}};
     call_start(f->engine, c);
 }
 
@@ -219,31 +219,25 @@ static void placed(void **state)
     fixture_close(&f);
 }
 
-// A queue on the only device that has a model makes a copy on the other, which then shares it.
-static void copied(void **state)
+// until_copied keeps a queue on the only device that has a model, until both answer.
+static void until_copied(const fixture *f)
 {
     enum { MANY = 200 };
-    fixture f;
     static call c[MANY];
     static hth_request_tensor in[MANY];
     char got[40] = "";
-    assert_ok(hth_setting_set("devices.replica_queue", "4"));
-    both_open(&f, TWO, false);
-    put(f.store, "digits", "tests/data/digits/digits.onnx");
-    infer(&f, "digits");
-    expect_where(&f, "digits", "cpu:1");
     uint64_t until = hth_real_after(LIMIT_NS);
     for (bool two = false, used = false; !two || !used;) {
         assert_true(hth_real_ns() < until);
         for (int i = 0; i < MANY; i++) {
-            digits_start(&f, "digits", &in[i], &c[i]);
+            digits_start(f, "digits", &in[i], &c[i]);
         }
         for (int i = 0; i < MANY; i++) {
             digits_end(&c[i]);
         }
-        where(&f, "digits", got);
+        where(f, "digits", got);
         two = strcmp(got, "cpu:0 cpu:1") == 0;
-        json_t *doc = told(&f, "stats", "{}"), *d;
+        json_t *doc = told(f, "stats", "{}"), *d;
         size_t i;
         used = json_array_size(json_object_get(doc, "devices")) == 2;
         json_array_foreach(json_object_get(doc, "devices"), i, d)
@@ -252,6 +246,18 @@ static void copied(void **state)
         }
         json_decref(doc);
     }
+}
+
+// A queue on the only device that has a model makes a copy on the other, which then shares it.
+static void copied(void **state)
+{
+    fixture f;
+    assert_ok(hth_setting_set("devices.replica_queue", "4"));
+    both_open(&f, TWO, false);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    infer(&f, "digits");
+    expect_where(&f, "digits", "cpu:1");
+    until_copied(&f);
     assert_ok(hth_setting_set("devices.replica_queue", "8"));
     fixture_close(&f);
 }
@@ -502,6 +508,34 @@ static void refused_for_one(void **state)
     fixture_close(&f);
 }
 
+// A tenant for whom a model is too big keeps nobody's copies away: neither when it asks first, nor
+// when it is answered first, where another one's request has brought the model.
+static void copied_for_others(void **state)
+{
+    fixture f;
+    hth_request_tensor in = {.name = NULL, .t = digits};
+    assert_ok(hth_setting_set("devices.replica_queue", "4"));
+    both_open(&f, TWO, false);
+    limits(&f);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .tenant = "alice"}};
+    assert_err(call_run(f.engine, &c), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
+    as_tenant = "bob";
+    until_copied(&f);
+    json_decref(told(&f, "unload", "{\"model\":\"digits\"}"));
+    in.t.shape.dim[3] /= 2;
+    in.t.bytes /= 2;
+    call bad = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .tenant = "bob"}};
+    assert_int_equal(call_run(f.engine, &bad), HTH_EINVAL);
+    as_tenant = "alice";
+    infer(&f, "digits");
+    as_tenant = "bob";
+    until_copied(&f);
+    as_tenant = NULL;
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
 // What is set for a model holds on each device, whatever name it was asked for by there.
 static void set_everywhere(void **state)
 {
@@ -659,12 +693,19 @@ static void killed_while_it_trains(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),          cmocka_unit_test(placed),
-        cmocka_unit_test(copied),         cmocka_unit_test(canceled),
-        cmocka_unit_test(trained),        cmocka_unit_test(resumed),
-        cmocka_unit_test(refused_beside), cmocka_unit_test(refused_for_one),
-        cmocka_unit_test(set_everywhere), cmocka_unit_test(room_elsewhere),
-        cmocka_unit_test(killed),         cmocka_unit_test(killed_while_it_trains),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(placed),
+        cmocka_unit_test(copied),
+        cmocka_unit_test(canceled),
+        cmocka_unit_test(trained),
+        cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_beside),
+        cmocka_unit_test(refused_for_one),
+        cmocka_unit_test(copied_for_others),
+        cmocka_unit_test(set_everywhere),
+        cmocka_unit_test(room_elsewhere),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(killed_while_it_trains),
     };
     if (hth_child_requested(argc, argv)) {
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
