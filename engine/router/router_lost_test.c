@@ -293,11 +293,8 @@ static void unloaded(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named),
-        cmocka_unit_test(unsaved),
-        cmocka_unit_test(others_live),
-        cmocka_unit_test(thread_lost),
-        cmocka_unit_test(unloaded),
+        cmocka_unit_test(named),       cmocka_unit_test(unsaved),  cmocka_unit_test(others_live),
+        cmocka_unit_test(thread_lost), cmocka_unit_test(unloaded),
     };
     if (hth_child_requested(argc, argv)) {
         const char *path = getenv(DIES);
