@@ -218,7 +218,7 @@ static hth_err call_send(hth_proxy *proxy, proxy_call *call)
     return err;
 }
 
-// call_changes tells whether a request that waits changes what is loaded or pinned, and is not ours.
+// call_changes: a request that waits changes what is loaded or pinned, and is not ours.
 static bool call_changes(const proxy_call *call)
 {
     return (call->state == PROXY_FILLING || call->state == PROXY_WAITING) && !call->again &&

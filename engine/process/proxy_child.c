@@ -5,8 +5,8 @@
 //
 // Which models a child has loaded, and which are pinned, is known from the answers to requests. A
 // new child is asked to load them, as far as there is room, before it is given what was asked
-// meanwhile: to unload one, perhaps, or to unpin it. One whose loading ends the process is not asked
-// for again: the request for it is answered with an error, like any that was begun.
+// meanwhile: to unload one, perhaps, or to unpin it. One whose loading ends the process is not
+// asked for again: the request for it is answered with an error, like any that was begun.
 #include "engine/process/proxy_impl.h"
 
 #include "base/ipc/memfd.h"

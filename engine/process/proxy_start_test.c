@@ -75,8 +75,8 @@ static void fake_output(hth_child_link *link, const hth_child_head *call, const 
     free(a);
 }
 
-// fake_call: "load N" answers requests to load with error N, "silent" with nothing. It tells of each
-// whether it pins, and of those to unload.
+// fake_call: "load N" answers requests to load with error N, "silent" with nothing. It tells of
+// each whether it pins, and of those to unload.
 static void fake_call(hth_child_link *link, const hth_child_head *head, const char *what)
 {
     static const char load[] = "digits\0load", pin[] = "digits\0pin", unload[] = "digits\0unload";
@@ -378,8 +378,8 @@ static void test_models_again(void **state)
     hth_setting_reset();
 }
 
-// meanwhile asks for `arguments` while no child is up, and has the next one answer: what it is asked
-// for is told in this order, and what the one after it loads again is `then`.
+// meanwhile asks for `arguments` while no child is up, and has the next one answer: what it is
+// asked for is told in this order, and what the one after it loads again is `then`.
 static void meanwhile(hth_command_id command, const char *arguments, const char *order,
                       const char *then)
 {

@@ -157,8 +157,8 @@ void router_refresh(hth_router *router, int device);
 router_model *router_model_find(hth_router *router, const char *spec);
 uint64_t router_model_lacks(const router_model *model, int device);
 void router_model_place(hth_router *router, router_model *model, int device);
-// router_model_for notes whose a model is, if it is nobody's, or too big for who had it; again: also
-// if it is somebody's.
+// router_model_for notes whose a model is, if it is nobody's, or too big for who had it; again:
+// also if it is somebody's.
 void router_model_for(router_model *model, const char *tenant, bool again);
 void router_model_leave(router_model *model, int device);
 // router_model_small tells whether a device has refused a copy in the name of whose a model is.
