@@ -24,7 +24,7 @@
 #define BOUND_FAR       4     // a weight's step: the projection loses digits, too
 #define BOUND_DEAR      1e4   // steps per budget: beyond that sums lose the digits that count
 #define BOUND_SURE      24    // iterations that try every stage, of small steps, ..
-#define BOUND_SURE_OPEN 200   // .. and where more than that is open
+#define BOUND_SURE_OPEN 80   // .. and where more than that is open
 #define BOUND_OPEN      0.05
 #define BOUND_SURE_STEP 0.02 // they begin with small steps
 #define BOUND_SMALL     256  // stages
