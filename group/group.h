@@ -95,8 +95,8 @@ void hth_group_took(hth_group *group);
 // hth_group_parks: of all who are there this member alone has the group's state. If it leaves now
 // that is to be written first, as for HTH_GROUP_GIVES: who comes next takes it.
 bool hth_group_parks(hth_group *group);
-// hth_group_over is why the group has ended; HTH_OK: its job is done; HTH_EIO also for another
-// member's HTH_EDEVLOST: whoever answers that is taken for lost itself.
+// hth_group_over is why the group has ended; HTH_OK: its job is done. Another member's HTH_EDEVLOST
+// is HTH_EIO here: a device that answers HTH_EDEVLOST is taken to be lost itself.
 hth_err hth_group_over(hth_group *group);
 
 // What the lead knows of a member when it decides shards.

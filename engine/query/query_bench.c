@@ -7,7 +7,6 @@
 #include "base/compare.h"
 #include "runtime/host.h"
 #include "engine/serve/microbatch.h"
-#include "runtime/precision.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,7 +76,7 @@ static hth_err bench_policy(query *call, const char *name, size_t bytes, const c
     if (budget == NULL) {
         json_object_del(args, "budget");
     }
-    return hth_train_spec_read(args, true, &p->spec[p->n++]);
+    return query_spec(call, args, &p->spec[p->n++]);
 }
 
 // bench_compare measures steps of several policies in turns.
@@ -115,10 +114,9 @@ static hth_err bench_train(query *call, double seconds, json_t **out)
         return hth_fail(HTH_EINVAL, "steps is a whole number from 1 to %d", most);
     }
     if (several) {
-        hth_precision_fill(call->ms->store, call->args);
-        return bench_compare(call, seconds, (int)steps, out);
+        return bench_compare(call, steps > 0 ? BENCH_MAX_SECONDS : seconds, (int)steps, out);
     }
-    HTH_TRY(query_spec(call, &spec));
+    HTH_TRY(query_spec(call, call->args, &spec));
     return hth_train_bench(call->ms, &spec, seconds, (int)steps, call->r, out);
 }
 

@@ -19,8 +19,8 @@ typedef struct query {
 const char *query_text(const query *call, const char *name);
 double query_number(const query *call, const char *name, double dflt);
 hth_err query_find_model(const query *call, hth_model **out);
-// query_spec reads the step that a question is about.
-hth_err query_spec(query *call, hth_train_spec *out);
+// query_spec reads the step that `args`, the question's or a copy of them, are about.
+hth_err query_spec(const query *call, json_t *args, hth_train_spec *out);
 
 // query_program makes the program that a question is about: arguments model, batch, precision and
 // budget (less than the device's: not kept). query_program_done, whether that succeeded or not,

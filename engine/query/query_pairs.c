@@ -58,7 +58,7 @@ hth_err query_pairs(query *call, json_t **out)
     hth_err err;
     if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        HTH_GOTO(query_spec(call, &spec), done);
+        HTH_GOTO(query_spec(call, call->args, &spec), done);
         err = hth_train_visit(call->ms, &spec, call->r, pairs_of, &a);
     } else {
         query_subject s = {.model = NULL};

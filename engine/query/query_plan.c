@@ -200,7 +200,7 @@ hth_err query_curve(query *call, json_t **out)
     if (json_object_get(call->args, "problem") != NULL) {
         return curve_problem(call, out);
     }
-    HTH_TRY(query_spec(call, &spec));
+    HTH_TRY(query_spec(call, call->args, &spec));
     return hth_train_curve(call->ms, &spec, call->r, out);
 }
 
@@ -208,7 +208,7 @@ hth_err query_plan(query *call, json_t **out)
 {
     if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        HTH_TRY(query_spec(call, &spec));
+        HTH_TRY(query_spec(call, call->args, &spec));
         json_t *profile;
         hth_err err = hth_train_plan(call->ms, &spec, call->r, plan_answer_report,
                                      &(plan_answer){call, out}, &profile);
@@ -331,7 +331,7 @@ hth_err query_convsel(query *call, json_t **out)
     hth_err err;
     if (json_is_true(json_object_get(call->args, "train"))) {
         hth_train_spec spec;
-        err = query_spec(call, &spec);
+        err = query_spec(call, call->args, &spec);
         if (err == HTH_OK) {
             err = hth_train_visit(call->ms, &spec, call->r, convsel_rows, &a);
         }

@@ -31,10 +31,10 @@ hth_err query_find_model(const query *call, hth_model **out)
                         : hth_model_find(call->ms, name, out);
 }
 
-hth_err query_spec(query *call, hth_train_spec *out)
+hth_err query_spec(const query *call, json_t *args, hth_train_spec *out)
 {
-    hth_precision_fill(call->ms->store, call->args);
-    return hth_train_spec_read(call->args, true, out);
+    hth_precision_fill(call->ms->store, args);
+    return hth_train_spec_read(args, true, out);
 }
 
 void query_tensors_free(hth_tensor *tensor, int count)

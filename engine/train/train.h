@@ -294,10 +294,10 @@ hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, 
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
                         hth_request *request, json_t **out);
 // hth_train_compare measures n steps, one for each of `specs`, in turns: a round is a step of each.
-// There are `steps` rounds (0: for `seconds`, three at least). "policies" of *out has a row for
-// each: its step time, relative to that of the first one with a plan, by the medians of what their
-// steps take relative to the mean of their round; or "error", where there is no plan for its
-// budget.
+// It goes on for `seconds`, three rounds at least, or for `steps` rounds (0: any number).
+// "policies" of *out has a row for each: its step time, relative to that of the first one with a
+// plan, by the medians of what their steps take relative to the mean of their round; or "error",
+// where there is no plan for its budget, or no memory for it beside the others.
 hth_err hth_train_compare(hth_models *ms, const hth_train_spec *specs, int n, double seconds,
                           int steps, hth_request *request, json_t **out);
 // hth_train_visit compiles the step of a synthetic batch and shows it to `visit`. With

@@ -330,7 +330,7 @@ static hth_err contest_run(contest *c, double seconds, int steps, hth_request *r
     while (more && c->rounds < c->most) {
         HTH_TRY(contest_round(c));
         uint64_t past_ns = hth_now_ns() - start_ns;
-        more = steps > 0 || c->rounds < 3 || past_ns < length_ns;
+        more = c->rounds < 3 || past_ns < length_ns;
         if (request->progress != NULL && steps > 0) {
             request->progress(request, "measuring", (uint64_t)c->rounds, (uint64_t)steps);
         } else if (request->progress != NULL) {

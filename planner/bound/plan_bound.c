@@ -23,12 +23,11 @@
 #define BOUND_MIN       0.002 // a step that gets nowhere
 #define BOUND_FAR       4     // a weight's step: the projection loses digits, too
 #define BOUND_DEAR      1e4   // steps per budget: beyond that sums lose the digits that count
-#define BOUND_SURE      24    // iterations that try every stage, of small steps, ..
-#define BOUND_SURE_OPEN 80   // .. and where more than that is open
-#define BOUND_OPEN      0.05
-#define BOUND_SURE_STEP 0.02 // they begin with small steps
-#define BOUND_SMALL     256  // stages
-#define BOUND_CLOSE     1e-5 // of the step's time: nothing worth more iterations
+#define BOUND_SURE      24    // last iterations, which try every stage, of a small problem, ..
+#define BOUND_SURE_OPEN 80    // .. of one whose certificate leaves more than BOUND_OPEN
+#define BOUND_OPEN      0.05  // .. of the step's time
+#define BOUND_SURE_STEP 0.02  // the step that they begin with
+#define BOUND_CLOSE     1e-5  // of the step's time: nothing worth more iterations
 
 // The best point that a climb has visited.
 struct hth_dual {
@@ -320,12 +319,13 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
+    c.top = dual != NULL ? *dual : NULL;
     uint64_t deadline_ns =
         limit_ms > 0 ? hth_plan_work_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
     hth_err err;
     HTH_GOTO(bound_init(&b, step, budget), done);
     c.down = hth_calloc((size_t)step->n_stages + 1, sizeof *c.down);
-    c.top = dual != NULL && *dual != NULL ? *dual : dual_new(step);
+    c.top = c.top != NULL ? c.top : dual_new(step);
     HTH_GOTO(c.down != NULL && c.top != NULL
                  ? HTH_OK
                  : hth_no_memory("bounding a step of %d nodes", step->n_stages),
@@ -339,9 +339,6 @@ hth_err hth_step_bound(const hth_step *step, uint64_t budget, double upper_us, i
     }
     *out = c.best;
 done:
-    if (c.top == NULL && dual != NULL) {
-        c.top = *dual;
-    }
     if (dual != NULL) {
         *dual = c.top;
     } else {

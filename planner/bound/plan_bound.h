@@ -8,9 +8,10 @@
 // hth_step_bound stores a time (us) that every plan within `budget` needs at least; INFINITY: there
 // is no plan, some stage's own tensors and smallest workspace are too large. upper_us: the time of
 // a known plan, which guides the search of prices; each iteration is O(nodes + intervals).
-// limit_ms, if more than 0, cuts it short. share, if not NULL, becomes how often the relaxation
-// offloads and recomputes each interval in its last solutions: a search that starts from what it
-// does mostly need not fit, but has not far to go; *out is a guess then.
+// limit_ms, if more than 0, cuts it short, but for the last iterations, which prove *out. share, if
+// not NULL, becomes how often the relaxation offloads and recomputes each interval in its last
+// solutions: a search that starts from what it does mostly need not fit, but has not far to go;
+// *out is a guess then.
 // dual, if not NULL: where the one before on this step ended, NULL at first; the next one goes on
 // from there, and it is the caller's to free.
 typedef struct hth_dual hth_dual;

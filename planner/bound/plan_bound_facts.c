@@ -286,8 +286,8 @@ static hth_err facts_dead(hth_bound *bound, int v, int p, double share, double s
     return HTH_OK;
 }
 
-// A tensor is copied out once at most, whoever reads it: one with intervals of its own pays for it
-// there, and the shares of one without are one copy together.
+// A tensor is copied out at most once, however many read it. One with intervals of its own pays for
+// the copy there; for one without, the shares of all readers add up to one copy at most.
 static hth_err facts_saves(hth_bound *bound)
 {
     const hth_step *m = bound->m;

@@ -28,6 +28,7 @@
 #define BOUND_PATHS 32
 #define BOUND_ARCS  8 // of a path
 #define BOUND_BUSY  BOUND_PATHS
+#define BOUND_SMALL 256 // stages of a problem that gets more iterations, and paths of many arcs
 #define BOUND_ROOM  (1 + 1e-9) // of the budget; sums of shares are rounded
 
 typedef struct hth_arc {

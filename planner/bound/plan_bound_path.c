@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paths: which are in the mixture, what their weights come to, and which are missing. New ones are
 // the longest under the average of the minimisers so far, which tends to a solution of the
-// relaxation (Anstreicher and Wolsey 2009): copies out up to a stage, then copies in.
+// relaxation (Anstreicher and Wolsey 2009): copies out up to a stage, then copies in; and, of small
+// problems, the longest of all.
 #include "planner/bound/plan_bound_impl.h"
 
 #include "base/alloc.h"
@@ -14,7 +15,6 @@
 #define PATH_NEW    2  // at a time
 #define PATH_SEEN   1e-3
 #define PATH_WORTH  0.002 // of the step: shorter arcs are left out
-#define PATH_SMALL  256   // stages: beyond that many arcs cost more than they tell
 
 void hth_bound_path_begin(hth_bound *bound)
 {
@@ -344,7 +344,7 @@ hth_err hth_bound_path_add(hth_bound *bound, int iteration)
             }
         }
         path_choose(bound, turn, n_turns, iteration);
-        if (n <= PATH_SMALL) {
+        if (n <= BOUND_SMALL) {
             err = path_best(bound->us_sum, n, out, n_out, in, n_in, &longest);
         }
         if (longest.n_arcs > 0) {

@@ -180,7 +180,7 @@ static void recomputes_come_early(void **state)
     int s = pt_node(&p, (int[]){r, wide}, 2, HTH_MEM_ACTIVATION, 1 << 20, false);
     pt_node(&p, (int[]){t, s}, 2, HTH_MEM_OUTPUT, 6 << 20, false);
     for (int i = 0; i < p.n_nodes; i++) {
-        pt_choice(&p, i, 10, i == 3 ? 17 << 19 : 0); // nothing of the others fits beside the fourth
+        pt_choice(&p, i, 10, i == 3 ? 17 << 19 : 0); // no other tensor fits beside that workspace
         p.nodes[i].recomputable = true;
     }
     uint64_t budget = (10 << 20) - 4096;

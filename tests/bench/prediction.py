@@ -7,7 +7,7 @@ usage: prediction.py HEARTH [--models DIR] [--names NAME,..] [--ratios 1.0,0.6,0
                      [--traces DIR]
 The networks, their batches and their files are those of train_policies.py. Each cell is one process, `hearth bench --train --steps N`; all cells of a network
 share a store, so that algorithms are measured once, and before the first cell that counts two steps are measured unconstrained and under each other budget.
-A cell that others' work disturbed (train_policies.quiet) is measured once more, and has a `*` if it was so again. `error`: measured / predicted - 1. `moved`:
+A cell that others' work disturbed (quiet) is measured once more, and has a `*` if it was so again. `error`: measured / predicted - 1. `moved`:
 what a step copies in and out; `link`: what share of the step that takes, in each direction. With --traces every cell's timeline is kept there
 (NAME-RATIO-link.json, NAME-RATIO-none.json). Exits 1 if a calm cell is more than 5 % off.
 """
@@ -22,7 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from train_policies import BATCH, export, quiet, steps_for  # noqa: E402
+from train_policies import BATCH, export  # noqa: E402
 
 MIB, OFF = 2**20, 0.05
 
@@ -48,6 +48,15 @@ class Device:
     def row(self, store):
         r = subprocess.run([self.args.hearth, '--store', store, '--json', 'devices', '--device', self.spec], stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(r.stdout)['devices'][0]
+
+
+def quiet(b):
+    return b.get('calm', True) and b['p99_ms'] <= 1.1 * b['p50_ms']
+
+
+def steps_for(ms):
+    """As many as tell: long steps differ less."""
+    return 5 if ms < 500 else 3 if ms < 1500 else 2
 
 
 def crossing(path):

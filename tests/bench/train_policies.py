@@ -8,13 +8,13 @@ DIR holds NAME.onnx exported for training; what is missing is exported (needs to
 made here without PyTorch. A budget is a share of the unconstrained peak, in bytes the same for all policies. The cells of a network and a budget are one
 process, `hearth bench --train --policy P,P,.. --steps R`: the policies' steps take turns, with an unconstrained one, so that a machine that becomes slower
 does not count; a step counts relative to the mean of its round, and a cell is the median of the rounds. Policies that take more than SLOW times the
-unconstrained step have a process of their own with SLOW_ROUNDS: the less time a round takes, the more alike its steps' conditions. All processes of a network share a store, so
-algorithms are measured once, and what nodes take in one's steps is what the next one's plans are made from: before each budget that counts, three rounds are
+unconstrained step have a process of their own with SLOW_ROUNDS: the less time a round takes, the more alike its steps' conditions. All processes of a
+network share a store, so algorithms are measured once, and what nodes take in one's steps is what the next one's plans are made from: before each budget that counts, three rounds are
 for that only. Every process is a line of JSON in FILE as soon as it is done; what FILE has already is not measured again, so that a run can be gone on with
 (then keep the store, too: --store). After --minutes nothing new is begun; what is missing then is named. A cell: step time / unconstrained step time
 (what both plans predicted for that / measured). `-`: the policy has no plan for that budget. `noise`: the widest of a row's cells that are not slow, two
-standard errors of a median. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the fastest other one, and by
-how much.
+standard errors of a median. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the
+fastest other one, and by how much.
 --link has one thread compute and copies cross a link of that rate, each way. p40: the rate that is to this machine what PCIe 3 is to a Tesla P40: VGG-19's
 step moves as many bytes for its arithmetic (P40_* below); measured by its unconstrained step, which is part of FILE.
 """
@@ -86,20 +86,11 @@ class Cells:
         return self.known[self.key(row)]['bench']
 
 
-def quiet(b):
-    return b.get('calm', True) and b['p99_ms'] <= 1.1 * b['p50_ms']
-
-
 def export(name, path):
     sys.path.insert(0, os.path.join(HERE, '..', 'tools'))
     import record_problems
     os.makedirs(os.path.dirname(path), exist_ok=True)
     record_problems.export(name, path)
-
-
-def steps_for(ms):
-    """As many as tell: long steps differ less."""
-    return 5 if ms < 500 else 3 if ms < 1500 else 2
 
 
 def imported(args, name, store):
@@ -147,8 +138,8 @@ def network(args, cells, name, store, out):
         for phase, names, rounds in (('slow', slow, SLOW_ROUNDS), ('count', [p for p in policies if p not in slow and 'error' not in learned[p]], args.rounds)):
             if names:  # of two at least, for one alone has no turns
                 listed = names if len(names) > 1 else names * 2
-                bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, rounds)['policies']
-                got.update({p: {**g, 'rounds': rounds, 'whole': bench[0]} for p, g in zip(names, bench[1:]) if 'error' not in g})
+                bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, rounds)
+                got.update({p: {**g, 'rounds': bench['rounds'], 'whole': bench['policies'][0]} for p, g in zip(names, bench['policies'][1:]) if 'error' not in g})
         whole = next((got[p]['whole'] for p in policies if p in got and p not in slow), None) or learned_whole
         out.append({'network': name, 'batch': batch, 'ratio': ratio, 'peak': peak, 'whole': whole, 'cells': got})
         print(row_text(out[-1], policies), flush=True)
