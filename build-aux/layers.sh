@@ -68,7 +68,8 @@ room engine/train/queue $below_engine engine/train engine/train/checkpoint engin
 room engine/query $below_engine engine/serve engine/train
 room engine/process $below_engine engine
 room engine/router $below_engine engine group/group.h
-room client $base client/content client/data/data.h client/jobs/job_document.h
+room client $base client/content client/data/data.h client/infer/buffer.h client/infer/submit.h client/jobs/job_document.h
+room client/infer $base client
 room client/jobs $base client
 room client/data $base client
 room client/content $base graph graph/onnx/onnx.h client
@@ -96,7 +97,7 @@ only 'nng/' 'client/|server/|tests/bench/'
 only 'mpi\.h' 'client/cli/mpi/'
 only 'png\.h' 'client/data/png\.c'
 only 'jpeglib|jerror' 'client/data/jpeg\.c'
-only 'event2?/|event2' 'client/|server/'
+only 'event2?/|event2' 'client/|server/|docs/'
 # A command is its enum: its name is compared in runtime/command.c alone ("jobs" is a word of tenants' rules, too), and a row of
 # the command line's says what depends on it. What a client writes of an answer is its own.
 names=$(sed -n 's/^    X([A-Z]*, \([a-z]*\), HTH_NEED.*/\1/p' runtime/command.h | paste -sd'|')

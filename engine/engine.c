@@ -53,6 +53,14 @@ hth_err hth_engine_submit(hth_engine *engine, hth_request *request)
     return engine->ops->submit(engine, request);
 }
 
+hth_err hth_engine_here(hth_engine *engine, hth_request *request)
+{
+    assert(request->model != NULL && request->command == HTH_COMMAND_NONE);
+    HTH_TRY(engine_alias(engine, request));
+    bool here = engine->ops->here != NULL && engine->ops->here(engine, request);
+    return here ? HTH_OK : engine->ops->submit(engine, request);
+}
+
 void hth_engine_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
 {
     engine->ops->set_poll_hook(engine, hook);

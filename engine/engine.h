@@ -57,6 +57,10 @@ void hth_engine_close(hth_engine *engine); // stops if needed; NULL is allowed
 // hth_engine_submit hands a request over. HTH_EBUSY: the queue is full, HTH_ECANCELED: stopping;
 // then done is not called. HTH_EDEVLOST: the engine's process keeps dying.
 hth_err hth_engine_submit(hth_engine *engine, hth_request *request);
+// hth_engine_here is the same for an inference that its caller waits for: where the engine is a
+// thread of this process that has nothing else to do, and the model is small, the calling thread
+// computes, and `done` was called on it when this returns.
+hth_err hth_engine_here(hth_engine *engine, hth_request *request);
 // hth_engine_ready tells whether requests are worked on now: a child process may be away for a
 // moment, and requests wait. Any thread.
 bool hth_engine_ready(hth_engine *engine);

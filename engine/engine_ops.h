@@ -10,6 +10,8 @@
 
 typedef struct hth_engine_ops {
     hth_err (*submit)(hth_engine *engine, hth_request *request);
+    // false: it is to be submitted; NULL: always
+    bool (*here)(hth_engine *engine, hth_request *request);
     void (*set_poll_hook)(hth_engine *engine, const hth_poll_hook *hook);
     bool (*poll)(hth_engine *engine, bool on);
     void (*drain)(hth_engine *engine);

@@ -417,6 +417,7 @@ void hth_program_free(hth_site *site, hth_program *program)
     if (program == NULL) {
         return;
     }
+    hth_program_free(site, program->narrow);
     while (program->n_instances > 0) {
         hth_program_free(site, program->instance[--program->n_instances]);
     }

@@ -109,6 +109,8 @@ struct hth_program {
     // owned, their weights are this one's. no_instances: there cannot be any
     hth_program *instance[HTH_INSTANCES];
     int n_instances;
+    // .. and one for a caller's thread alone (engine/serve/serve_here.c); NULL: none yet
+    hth_program *narrow;
     bool no_instances;
     uint32_t chances; // to run them
     int threads;      // of such a one; 0: all of the device

@@ -14,10 +14,23 @@ hth_tensor hth_program_output(const hth_program *program, int i)
     return t;
 }
 
+// output_pass copies an input to an output, or leaves that to the caller's thread.
+static void output_pass(const hth_site *site, const hth_tensor *in, const hth_tensor *out)
+{
+    hth_leftover *later = site->later;
+    if (later == NULL || later->n == HTH_LEFTOVER_COPIES) {
+        memcpy(out->data, in->data, out->bytes);
+        return;
+    }
+    later->copy[later->n].to = out->data;
+    later->copy[later->n].from = in->data;
+    later->copy[later->n++].bytes = out->bytes;
+}
+
 // output_copy serves outputs that no node writes: constants, inputs passed through, a value given
 // twice.
-static hth_err output_copy(const hth_program *program, int i, const hth_tensor *inputs,
-                           const hth_tensor *out)
+static hth_err output_copy(const hth_site *site, const hth_program *program, int i,
+                           const hth_tensor *inputs, const hth_tensor *out)
 {
     const hth_graph *g = program->graph;
     const hth_value *v = &g->values[g->outputs[i]];
@@ -30,7 +43,7 @@ static hth_err output_copy(const hth_program *program, int i, const hth_tensor *
     }
     for (int k = 0; k < g->n_inputs && v->is_input; k++) {
         if (g->inputs[k] == g->outputs[i] && inputs[k].data != out[i].data) {
-            memcpy(out[i].data, inputs[k].data, out[i].bytes);
+            output_pass(site, &inputs[k], &out[i]);
             return HTH_OK;
         }
     }
@@ -153,7 +166,7 @@ hth_err hth_program_end(hth_site *site, hth_program *program, const hth_tensor *
     HTH_TRY(program_download(site, program, out));
     program->runs++;
     for (int i = 0; i < program->graph->n_outputs; i++) {
-        HTH_TRY(output_copy(program, i, inputs, out));
+        HTH_TRY(output_copy(site, program, i, inputs, out));
     }
     return HTH_OK;
 }

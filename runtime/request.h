@@ -40,6 +40,19 @@ typedef struct hth_request hth_request;
 typedef struct hth_ipc_record hth_ipc_record;
 typedef struct hth_retained hth_retained; // outputs that stay where the engine's process put them
 
+// What a request on its caller's thread leaves for after its turn of the engine: copies of inputs
+// to outputs that are the same, for which nobody has to wait, and then `done`.
+#define HTH_LEFTOVER_COPIES 4
+typedef struct hth_leftover {
+    int n;
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } copy[HTH_LEFTOVER_COPIES];
+    bool answered;
+} hth_leftover;
+
 // Where a request is, for the router between several engines (router.h).
 typedef struct hth_route {
     void *router, *model, *group;
@@ -111,6 +124,7 @@ struct hth_request {
     char *json;   // answer of a command, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the engine's
+    hth_leftover *later;  // .. of one on its caller's thread, for as long; NULL: it is not
     hth_route route;   // the router's
 };
 

@@ -13,6 +13,7 @@
 typedef struct hth_program hth_program;       // program.h
 typedef struct hth_job_memory hth_job_memory; // job_memory.h
 typedef struct hth_tenants hth_tenants;       // tenants/tenant.h
+typedef struct hth_leftover hth_leftover;           // request.h
 
 // Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
 typedef struct hth_account {
@@ -48,6 +49,9 @@ typedef struct hth_site {
     // do in any case; what the machine did when it was looked at last
     uint64_t disturbed_ns, again_ns;
     hth_quiet quiet;
+    // a caller's thread runs what is run (engine/serve/serve_here.c): programs for it alone, where
+    // there are any, and this is left for after; NULL: the engine's thread does
+    hth_leftover *later;
     bool trim; // the arena could be smaller, but was in use when that was seen
     // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
     bool arena_cleared;

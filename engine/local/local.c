@@ -28,6 +28,8 @@
 
 // How long the thread sleeps at most: then it looks what has changed in the store.
 #define ENGINE_IDLE_NS 200000000u
+// How long a caller looks whether another one, whose request is small, has ended.
+#define ENGINE_TURN_NS 50000u
 // Kernels are made and models are planned on the engine's thread, whatever a program gives others.
 #define ENGINE_STACK ((size_t)2 << 20)
 
@@ -36,8 +38,16 @@ typedef struct local_engine {
     hth_mailbox *mailbox;
     int queue; // requests that may wait
     hth_serve serve;
+    // Who has the turn moves the engine: its thread, but for the time in which it waits for
+    // requests; then a caller may, for one request (local_here). Both see all of the engine but
+    // the mailbox, which is the thread's alone.
+    pthread_mutex_t turn;
+    atomic_bool wanted; // by the engine's thread: no caller takes it then
+    atomic_bool here;   // a caller has it
+    atomic_int callers; // have it, or are about to have given it
     pthread_t thread;
     bool running;
+    bool ended;                          // under the turn: what a caller would need is gone
     _Atomic uint64_t polled, *polled_ns; // the last turn; where it is noted
     char device[256];
     hth_store *store;
@@ -130,6 +140,13 @@ static void site_close(local_engine *engine)
     hth_tenants_fini(&engine->tenants);
 }
 
+static void engine_done(hth_request *request)
+{
+    hth_request_tensor *outputs = request->outputs;
+    request->done(request); // r may be gone now
+    hth_free(outputs);
+}
+
 static void engine_answer(hth_request *request, hth_err err)
 {
     request->err = err;
@@ -137,9 +154,11 @@ static void engine_answer(hth_request *request, hth_err err)
         snprintf(request->detail, sizeof request->detail, "%s", hth_err_detail());
     }
     request->finished_ns = hth_now_ns();
-    hth_request_tensor *outputs = request->outputs;
-    request->done(request); // r may be gone now
-    hth_free(outputs);
+    if (request->later != NULL) { // this is its caller's thread
+        request->later->answered = true;
+        return;
+    }
+    engine_done(request);
 }
 
 // ---- what the serving asks for
@@ -158,6 +177,9 @@ static hth_request *engine_mail(void *ctx)
 {
     local_engine *e = ctx;
     void *message = NULL;
+    if (atomic_load_explicit(&e->here, memory_order_relaxed)) { // this is a caller's thread
+        return NULL;
+    }
     engine_polled(e);
     if (hth_mailbox_count(e->mailbox) > 0) {
         (void)hth_mailbox_receive(e->mailbox, 0, &message);
@@ -270,6 +292,31 @@ static bool engine_job(void *ctx)
     return hth_train_queue_slice(&e->training) || loads;
 }
 
+static void turn_take(local_engine *engine)
+{
+    if (pthread_mutex_trylock(&engine->turn) != 0) {
+        atomic_store(&engine->wanted, true);
+        pthread_mutex_lock(&engine->turn);
+        atomic_store(&engine->wanted, false);
+    }
+}
+
+static void turn_give(local_engine *engine)
+{
+    pthread_mutex_unlock(&engine->turn);
+}
+
+static hth_err engine_receive(local_engine *engine, uint64_t wait_ns, void **message)
+{
+    if (wait_ns == 0) {
+        return hth_mailbox_receive(engine->mailbox, 0, message);
+    }
+    turn_give(engine);
+    hth_err got = hth_mailbox_receive(engine->mailbox, wait_ns, message);
+    turn_take(engine);
+    return got;
+}
+
 // engine_loop goes on until the mailbox is stopped and everything is answered.
 static void engine_loop(local_engine *engine)
 {
@@ -279,7 +326,7 @@ static void engine_loop(local_engine *engine)
     while (got != HTH_ECANCELED || !hth_serve_over(&engine->serve)) {
         void *message;
         engine_polled(engine);
-        got = hth_mailbox_receive(engine->mailbox, more ? 0 : engine_wait(wake_ns), &message);
+        got = engine_receive(engine, more ? 0 : engine_wait(wake_ns), &message);
         for (hth_request *r = message; r != NULL; r = engine_mail(engine)) {
             hth_serve_take(&engine->serve, r);
         }
@@ -291,6 +338,7 @@ static void *engine_main(void *arg)
 {
     local_engine *e = arg;
     hth_thread_cache_begin();
+    turn_take(e);
     hth_err err = site_open(e);
     pthread_mutex_lock(&e->lock);
     e->ready = true;
@@ -308,6 +356,8 @@ static void *engine_main(void *arg)
     hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
     site_close(e);
+    e->ended = true;
+    turn_give(e);
     hth_thread_cache_end();
     return NULL;
 }
@@ -330,6 +380,76 @@ static hth_err local_submit(hth_engine *engine, hth_request *request)
     atomic_fetch_sub(&e->serve.waiting, 1);
     hth_stat_add(HTH_STAT_REQUESTS_REFUSED, err == HTH_EBUSY);
     return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
+}
+
+static bool turn_busy(void *ctx)
+{
+    local_engine *e = ctx;
+    return atomic_load(&e->callers) > 0 && !atomic_load(&e->wanted);
+}
+
+// turn_try is for callers. Who has the turn is another caller, who is done soon, or the engine's
+// thread, which may be at work for hours.
+static bool turn_try(local_engine *engine)
+{
+    for (uint64_t until_ns = 0; !atomic_load(&engine->wanted);) {
+        if (pthread_mutex_trylock(&engine->turn) == 0) {
+            atomic_fetch_add(&engine->callers, 1);
+            return true;
+        }
+        uint64_t now_ns = hth_real_ns();
+        until_ns = until_ns == 0 ? now_ns + ENGINE_TURN_NS : until_ns;
+        if (now_ns >= until_ns || atomic_load(&engine->callers) == 0) {
+            return false;
+        }
+        hth_spin(turn_busy, engine, until_ns);
+    }
+    return false;
+}
+
+// A quota is the engine's thread's, and a device whose launches do not run on the caller is bound
+// to it.
+static bool here_may(local_engine *engine)
+{
+    const hth_device *d = engine->site.device;
+    return !engine->ended && d->props.inline_compute && hth_device_quota_percent(d) == 100 &&
+           atomic_load(&engine->serve.waiting) < engine->queue;
+}
+
+static void here_finish(hth_request *request, const hth_leftover *later)
+{
+    for (int i = 0; i < later->n && request->err == HTH_OK; i++) {
+        memcpy(later->copy[i].to, later->copy[i].from, later->copy[i].bytes);
+    }
+    request->later = NULL;
+    engine_done(request);
+}
+
+static bool local_here(hth_engine *engine, hth_request *request)
+{
+    local_engine *e = local_of(engine);
+    hth_leftover later = {.n = 0};
+    bool taken = false, left = false;
+    if (!turn_try(e)) {
+        return false;
+    }
+    if (here_may(e)) {
+        atomic_store(&e->here, true);
+        request->submitted_ns = hth_now_ns();
+        request->later = &later;
+        taken = hth_serve_here(&e->serve, request, &left);
+        request->later = later.answered ? &later : NULL; // else the engine's thread will answer it
+        atomic_store(&e->here, false);
+    }
+    turn_give(e);
+    atomic_fetch_sub(&e->callers, 1);
+    if (left) {
+        engine_wake(e);
+    }
+    if (later.answered) {
+        here_finish(request, &later);
+    }
+    return taken;
 }
 
 static void local_set_poll_hook(hth_engine *engine, const hth_poll_hook *hook)
@@ -368,6 +488,7 @@ static void local_close(hth_engine *engine)
     hth_mailbox_close(e->mailbox);
     pthread_cond_destroy(&e->started);
     pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->turn);
     hth_free(e);
 }
 
@@ -401,6 +522,7 @@ static bool local_free(hth_engine *engine, void *p)
 
 static const hth_engine_ops local_ops = {
     .submit = local_submit,
+    .here = local_here,
     .set_poll_hook = local_set_poll_hook,
     .poll = local_poll,
     .drain = local_drain,
@@ -431,6 +553,7 @@ hth_err hth_local_open(const hth_engine_config *config, hth_store *store, hth_en
                                     .event_ctx = config->event_ctx};
     e->loads = (hth_loads){.ms = &e->models, .answer = engine_answer};
     pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->turn, NULL);
     pthread_cond_init(&e->started, NULL);
     e->serve = (hth_serve){.ms = &e->models,
                            .mail = engine_mail,

@@ -43,17 +43,17 @@ hth_err hth_infer_timed(hth_models *ms, hth_program *program, const hth_tensor *
                         const hth_tensor *out, const atomic_int *canceled,
                         hth_infer_request_times *times)
 {
-    HTH_TRY(hth_microbatch_run(ms, program, inputs, out, canceled));
+    hth_program *p = ms->site->later != NULL && program->narrow != NULL ? program->narrow : program;
+    program->used_at = ++ms->site->clock;
+    HTH_TRY(hth_microbatch_run(ms, p, inputs, out, canceled));
     times->infer_ns = hth_now_ns();
-    uint64_t ns = times->infer_ns - times->input_ns, most = program->run_ns * TIMED_OUTLIER;
-    if (program->n_timed++ == 0) {
+    uint64_t ns = times->infer_ns - times->input_ns, most = p->run_ns * TIMED_OUTLIER;
+    if (p->n_timed++ == 0) {
         return HTH_OK; // the first run fetches weights and memory
     }
-    ns = program->run_ns > 0 && ns > most ? most : ns;
-    program->run_ns = program->run_ns == 0
-                          ? ns
-                          : program->run_ns - program->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
-    program->run_ns += program->run_ns == 0;
+    ns = p->run_ns > 0 && ns > most ? most : ns;
+    p->run_ns = p->run_ns == 0 ? ns : p->run_ns - p->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
+    p->run_ns += p->run_ns == 0;
     return HTH_OK;
 }
 

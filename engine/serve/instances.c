@@ -64,7 +64,7 @@ static uint64_t instances_ns(const hth_program *program)
     return sum / (uint64_t)program->n_instances / (uint64_t)program->n_instances;
 }
 
-static void instances_demand(hth_instances *instances, hth_infer_request *request)
+void hth_instances_demand(hth_instances *instances, const hth_infer_request *request, bool narrow)
 {
     size_t n = (size_t)request->model->source.graph->n_inputs;
     if (instances->demanded != NULL ||
@@ -75,6 +75,7 @@ static void instances_demand(hth_instances *instances, hth_infer_request *reques
         instances->key[i].data = NULL;
     }
     instances->demanded = request->model;
+    instances->narrow = narrow;
     hth_model_hold(request->model);
 }
 
@@ -100,7 +101,7 @@ static hth_program *instances_program(hth_serve *serve, hth_pick *pick)
         return NULL;
     }
     if (p->n_instances != split.runs || p->instance[0]->threads != split.threads) {
-        instances_demand(&serve->instances, w);
+        hth_instances_demand(&serve->instances, w, false);
         return NULL;
     }
     uint64_t ns = instances_ns(p);
@@ -109,22 +110,37 @@ static hth_program *instances_program(hth_serve *serve, hth_pick *pick)
     return better != (ns > 0 && ++p->chances % INSTANCES_OTHER == 0) ? p : NULL;
 }
 
+// instances_make makes the next program for a concurrent run, or the one for a caller alone.
+static hth_err instances_make(hth_site *site, hth_program *program, bool narrow)
+{
+    if (narrow) {
+        return program->narrow == NULL
+                   ? hth_program_compile_instance(site, program, 1, &program->narrow)
+                   : HTH_OK;
+    }
+    hth_instances_split split = instances_split(site, program);
+    while (split.runs > 0 && program->n_instances > 0 &&
+           (program->n_instances > split.runs || program->instance[0]->threads != split.threads)) {
+        hth_program_free(site, program->instance[--program->n_instances]);
+    }
+    if (program->n_instances >= split.runs) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_program_compile_instance(site, program, split.threads,
+                                         &program->instance[program->n_instances]));
+    program->n_instances++;
+    return HTH_OK;
+}
+
 bool hth_instances_compile(hth_serve *serve)
 {
     hth_instances *x = &serve->instances;
-    hth_site *site = serve->ms->site;
     hth_model *m = x->demanded;
     if (m == NULL) {
         return false;
     }
     hth_program *p = m->gone ? NULL : hth_infer_ready(serve->ms, &m->source, x->key);
-    hth_instances_split split = p != NULL ? instances_split(site, p) : (hth_instances_split){0, 0};
-    while (split.runs > 0 && p->n_instances > 0 &&
-           (p->n_instances > split.runs || p->instance[0]->threads != split.threads)) {
-        hth_program_free(site, p->instance[--p->n_instances]);
-    }
-    if (p != NULL && p->n_instances < split.runs &&
-        hth_program_compile_instance(site, p, split.threads) != HTH_OK) {
+    if (p != NULL && instances_make(serve->ms->site, p, x->narrow) != HTH_OK) {
         hth_log(DEBUG, SERVER, "instances", "model=%s %s", m->name, hth_err_detail());
         p->no_instances = true;
     }

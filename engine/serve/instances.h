@@ -38,6 +38,7 @@ typedef struct hth_instances {
     hth_instance_run run[HTH_INSTANCES];
     hth_model *demanded; // held: its programs for instances are to be made; NULL: none's
     hth_tensor *key;     // for these inputs, without data
+    bool narrow;         // the one for a caller alone
     uint64_t round_ns;   // how long runs are handed out at once
 } hth_instances;
 
@@ -54,6 +55,8 @@ hth_instances_split hth_instances_split_of(int threads, int most, uint64_t arena
 // return pick->n is 0, or *pick is what is to be run next by all threads: what it was, where it did
 // not pay.
 void hth_instances_run(struct hth_serve *serve, struct hth_pick *pick);
+// hth_instances_demand asks for the programs of such a request; narrow: for a caller alone.
+void hth_instances_demand(hth_instances *instances, const hth_infer_request *request, bool narrow);
 // hth_instances_compile compiles a program that was demanded; false: none was.
 bool hth_instances_compile(struct hth_serve *serve);
 void hth_instances_fini(hth_instances *instances); // before the models

@@ -102,19 +102,20 @@ static hth_err serve_add(hth_serve *serve, const hth_request *request, hth_model
     return hth_batcher_add(&serve->batcher, &model->queue, &w->item, now_ns);
 }
 
-static void serve_accept(hth_serve *serve, hth_request *request, hth_model *model)
+hth_infer_request *hth_serve_admit(hth_serve *serve, hth_request *request, hth_model *model)
 {
     hth_infer_request *w;
     hth_err err = hth_infer_request_open(serve->ms, model, request, &w);
     if (err == HTH_OK) {
         err = serve_add(serve, request, model, w);
         if (err == HTH_OK) {
-            return;
+            return w;
         }
         hth_infer_request_count(serve->ms, model, request, &(hth_infer_request_times){0}, err);
         hth_infer_request_close(serve->ms, w);
     }
     serve_refuse(serve, request, err);
+    return NULL;
 }
 
 void hth_serve_take(hth_serve *serve, hth_request *request)
@@ -123,7 +124,7 @@ void hth_serve_take(hth_serve *serve, hth_request *request)
         request->command == HTH_COMMAND_NONE ? hth_model_current(serve->ms, request->model) : NULL;
     serve->requested_ns = request->submitted_ns;
     if (m != NULL) {
-        serve_accept(serve, request, m);
+        (void)hth_serve_admit(serve, request, m);
         return;
     }
     request->next = NULL;
@@ -355,7 +356,7 @@ static void serve_find(hth_serve *serve, hth_request *request)
     serve->ms->tenant = before;
     serve->ms->asks = asked;
     if (err == HTH_OK) {
-        serve_accept(serve, request, m);
+        (void)hth_serve_admit(serve, request, m);
     } else {
         serve_refuse(serve, request, err);
     }

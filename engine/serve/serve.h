@@ -111,6 +111,11 @@ void hth_serve_ran(hth_serve *serve, hth_infer_request *infer);
 void hth_serve_poll(hth_serve *serve);
 // hth_serve_take queues a request that arrived, or refuses it.
 void hth_serve_take(hth_serve *serve, hth_request *request);
+// hth_serve_here takes an inference on the thread that asks for it, which has the engine for as
+// long (local.c). Where nothing else waits or is at work, and the model is small, it is answered
+// when this returns; else *left says that the engine's thread has to be woken. false: nothing was
+// done.
+bool hth_serve_here(hth_serve *serve, hth_request *request, bool *left);
 // hth_serve_iterate is one iteration of the loop: takes what arrived, and runs who is next.
 // hurry: the engine stops; nothing waits for others, or begins that nobody waits for. false: there
 // was nothing to do before *wake_ns.

@@ -17,6 +17,9 @@ void hth_serve_compile(hth_serve *serve, hth_model *model);
 // there is none before *wake_ns.
 bool hth_serve_batch(hth_serve *serve, hth_batch_filter filter, uint64_t *wake_ns,
                      uint32_t *priority);
+// hth_serve_admit queues an inference of a model that is loaded; NULL: it was refused, and
+// answered.
+hth_infer_request *hth_serve_admit(hth_serve *serve, hth_request *request, hth_model *model);
 // hth_serve_picked runs what was left in serve->pick.
 void hth_serve_picked(hth_serve *serve);
 // hth_serve_before does as many runs as there are requests now.

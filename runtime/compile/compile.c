@@ -442,14 +442,15 @@ out:
                : hth_fail(HTH_ENOTSUP, "different packed weights for %d threads", program->threads);
 }
 
-hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int threads)
+hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int threads,
+                                     hth_program **out)
 {
     bool streamed = false;
     for (int w = 0; w < whole->n_weights; w++) {
         streamed = streamed || whole->weights[w].streamed;
     }
     if (whole->source == NULL || whole->rest.graph != NULL || whole->value_inputs != 0 ||
-        streamed || whole->n_instances == HTH_INSTANCES) {
+        streamed) {
         return hth_fail(HTH_ENOTSUP, "the model has stages, or streams weights");
     }
     hth_program *p = hth_calloc(1, sizeof *p);
@@ -473,7 +474,7 @@ hth_err hth_program_compile_instance(hth_site *site, hth_program *whole, int thr
     p->account = whole->account;
     p->site_next = site->programs;
     site->programs = p;
-    whole->instance[whole->n_instances++] = p;
+    *out = p;
     return HTH_OK;
 }
 

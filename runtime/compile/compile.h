@@ -12,9 +12,11 @@
 // convolution candidates that the cache lacks. progress may be NULL.
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out);
-// hth_program_compile_instance makes another program->instance[], for a team of so many threads.
-// HTH_ENOTSUP: program has stages or streams weights, or other forms of weights would be wanted.
-hth_err hth_program_compile_instance(hth_site *site, hth_program *program, int threads);
+// hth_program_compile_instance makes the same program for a team of so many threads, of which
+// *out, an instance[] or narrow of it, is the place. On error *out stays. HTH_ENOTSUP: program has
+// stages or streams weights, or other forms of weights would be wanted.
+hth_err hth_program_compile_instance(hth_site *site, hth_program *program, int threads,
+                                     hth_program **out);
 
 // What a training step is compiled for.
 typedef struct hth_step_spec {

@@ -38,6 +38,7 @@ static atomic_int fake_held;            // requests inside "hold"
 static atomic_int fake_released;        // "hold" may end
 static _Atomic(size_t) fake_hold_bytes; // of memory that is waited for; 0: none is
 static atomic_int fake_canceled;        // requests that ended because they were canceled
+static atomic_int fake_engines;         // that are open
 static atomic_int fake_models;          // that "stats" and "loaded" tell of
 static atomic_int fake_lists;           // how often it was asked for these
 static const void *_Atomic fake_last_input;
@@ -238,6 +239,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, fake_spin_ns,
                              &e->mailbox));
     e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;
+    atomic_fetch_add(&fake_engines, 1);
     return HTH_OK;
 }
 
@@ -270,7 +272,13 @@ void hth_engine_close(hth_engine *engine)
         hth_engine_stop(engine);
         hth_mailbox_close(engine->mailbox);
         hth_free(engine);
+        atomic_fetch_sub(&fake_engines, 1);
     }
+}
+
+hth_err hth_engine_here(hth_engine *engine, hth_request *request)
+{
+    return hth_engine_submit(engine, request);
 }
 
 hth_err hth_engine_submit(hth_engine *engine, hth_request *request)
