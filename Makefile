@@ -29,7 +29,7 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
 LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact planner/search memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train query process router) $(addprefix engine/train/,checkpoint data kmeans queue) \
-            client $(addprefix client/,data content jobs cli cli/commands) \
+            client $(addprefix client/,data content infer jobs cli cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu $(addprefix kernels/cpu/,kmeans winograd train)
 
@@ -143,7 +143,7 @@ DOCDIR   ?= $(PREFIX)/share/doc/hearth
 BASHDIR  ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
-INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(PREFIX)/include/hearth.h \
+INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(PREFIX)/include/hearth.h $(PREFIX)/include/hearth.hpp \
             $(PREFIX)/lib/sysusers.d/hearth.conf \
             $(patsubst %,$(LIBDIR)/libhearth%,.so.0 .so _dnnl.so _cuda.so _mpi.so) $(LIBDIR)/pkgconfig/hearth.pc \
             $(UNITDIR)/hearthd.service $(DOCDIR)/openapi.json $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
@@ -159,6 +159,7 @@ install: all docs ## installs; PREFIX=/usr/local, DESTDIR= to stage
 	$(if $(PLUGIN),install -D -m 755 $(PLUGIN) $(DESTDIR)$(LIBDIR)/libhearth_cuda.so)
 	$(if $(MPI),install -D -m 755 $(MPI) $(DESTDIR)$(LIBDIR)/libhearth_mpi.so)
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
+	install -D -m 644 client/hearth.hpp $(DESTDIR)$(PREFIX)/include/hearth.hpp
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
 	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc
 	$(fill) server/daemon/hearthd.service.in >$(DESTDIR)$(UNITDIR)/hearthd.service

@@ -5,11 +5,12 @@
 #include "client/hearth.h"
 
 #include "base/alloc.h"
-#include "client/buffer.h"
+#include "client/infer/buffer.h"
 #include "client/ring_exchange.h"
 #include "client/default_url.h"
 #include "client/descriptor.h"
 #include "client/exchange.h"
+#include "client/infer/submit.h"
 #include "client/passed_files.h"
 #include "client/socket_exchange.h"
 #include "client/wire.h"
@@ -112,7 +113,18 @@ static hth_err client_dial(hearth *h, const char *url)
     return rv == 0 ? HTH_OK : hth_wire_fail(rv, "no server at %s", url);
 }
 
-static hth_err client_start(hearth *h, const char *url, const hearth_options *options)
+static hth_err client_embed(const hearth_options *options, hth_embedded **out)
+{
+    if (options == NULL || options->store == NULL) {
+        return hth_fail(HTH_EINVAL, "inproc:// needs options with the store's directory");
+    }
+    hearth_embed_options embed = {.store = options->store, .device = options->device};
+    return hth_embed_open(&embed, out);
+}
+
+// `embed` NULL: an engine in this process is opened as `options` say.
+static hth_err client_start(hearth *h, const char *url, const hearth_options *options,
+                            const hearth_embed_options *embed)
 {
     bool embedded = strcmp(url, "inproc://") == 0, tls = client_is(url, "tls+tcp://");
     hth_forked_begin();
@@ -136,10 +148,8 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
     h->rings = h->shared_memory && (options == NULL || !options->no_ring);
     h->limits = hth_wire_default_limits;
     if (embedded) {
-        if (options == NULL || options->store == NULL) {
-            return hth_fail(HTH_EINVAL, "inproc:// needs options with the store's directory");
-        }
-        HTH_TRY(hth_embed_open(options->store, options->device, &h->embedded));
+        HTH_TRY(embed != NULL ? hth_embed_open(embed, &h->embedded)
+                              : client_embed(options, &h->embedded));
         url = hth_embed_url(h->embedded);
     }
     bool token = options != NULL && options->token != NULL && options->token[0] != 0;
@@ -153,7 +163,8 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *op
     return h->by_socket ? hth_socket_exchange_open(h) : client_dial(h, url);
 }
 
-hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
+static hearth_status client_open(const char *url, const hearth_options *options,
+                                 const hearth_embed_options *embed, hearth **out)
 {
     *out = NULL;
     hearth *h = hth_calloc(1, sizeof *h);
@@ -166,7 +177,7 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
     pthread_mutex_init(&h->passing, NULL);
     pthread_cond_init(&h->idle, NULL);
     h->passing_fd = -1;
-    hth_err err = client_start(h, url, options);
+    hth_err err = client_start(h, url, options, embed);
     if (err != HTH_OK) {
         hearth_close(h);
         return (hearth_status)err;
@@ -175,10 +186,29 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
     return HEARTH_OK;
 }
 
+hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
+{
+    return client_open(url, options, NULL, out);
+}
+
+hearth_status hearth_embed(const hearth_embed_options *options, hearth **out)
+{
+    *out = NULL;
+    if (options == NULL || options->size != sizeof *options || options->store == NULL) {
+        return (hearth_status)hth_fail(HTH_EINVAL,
+                                       "an engine needs options with their size, and a store");
+    }
+    hearth_options more = {.timeout_ms = options->timeout_ms};
+    return client_open("inproc://", &more, options, out);
+}
+
 void hearth_close(hearth *h)
 {
     if (h == NULL || h->forks != hth_forks()) {
         return; // what it has is the parent's: locks that a thread there may hold, sockets, threads
+    }
+    if (!hth_submit_end(h)) {
+        return; // a callback of its calls: it is closed after that
     }
     pthread_mutex_lock(&h->lock);
     while (h->in_flight > 0) {

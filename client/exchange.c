@@ -401,6 +401,11 @@ unsigned hth_forks(void)
     return atomic_load_explicit(&forked_count, memory_order_relaxed);
 }
 
+uint64_t hth_exchange_number(hearth *handle)
+{
+    return atomic_fetch_add(&handle->next_call, 1) + 1;
+}
+
 hth_err hth_exchange_check(const hearth *handle)
 {
     return handle->forks == hth_forks()
@@ -416,7 +421,7 @@ hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tens
     nng_msg *msg = NULL;
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_exchange_check(handle));
-    request->call = atomic_fetch_add(&handle->next_call, 1) + 1;
+    request->call = request->call != 0 ? request->call : hth_exchange_number(handle);
     request->token = handle->token != NULL ? handle->token : request->token;
     if (handle->by_socket) {
         return hth_socket_exchange(handle, request, inputs, watch, out);

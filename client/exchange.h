@@ -23,6 +23,7 @@ typedef struct hth_call hth_call;               // a context and its aio, reused
 typedef struct hth_buffer hth_buffer;           // what hearth_buffer_alloc gave out (buffer.h)
 typedef struct hth_channels hth_channels;       // a ring in shared memory (ring_exchange.h)
 typedef struct hth_socket_call hth_socket_call; // a stream
+typedef struct hth_submits hth_submits;         // calls of hearth_submit (infer/submit.h)
 
 struct hearth {
     nng_socket socket;
@@ -56,6 +57,7 @@ struct hearth {
     pthread_mutex_t mapping; // held while a buffer is mapped again
     pthread_mutex_t passing; // guards `passing_fd`
     int passing_fd;          // passes descriptors (descriptor.h); -1: not connected
+    hth_submits *submits;    // NULL: none yet
     int *spooled;            // files without names that an embedded engine reads, until the end
     int n_spooled, cap_spooled;
 };
@@ -87,12 +89,14 @@ void hth_exchange_rele(hearth *handle);
 // and this process, in its own line of parents. Any thread; neither makes a system call twice.
 void hth_forked_begin(void);
 unsigned hth_forks(void);
+// hth_exchange_number is a number that no other request over the connection has.
+uint64_t hth_exchange_number(hearth *handle);
 // hth_exchange_check fails with HTH_EINVAL where the connection is that of a parent process.
 hth_err hth_exchange_check(const hearth *handle);
-// hth_exchange sends `request` (its call id is filled in) with the n inputs' bytes, inputs[i]
-// belonging to the i-th tensor of the infer body, and stores the reply. Of a body about content
-// the data section are the bytes of *inputs; NULL: there are none. An error reply becomes this
-// call's error. On error *out is empty.
+// hth_exchange sends `request` (its call id is filled in where it has none) with the n inputs'
+// bytes, inputs[i] belonging to the i-th tensor of the infer body, and stores the reply. Of a body
+// about content the data section are the bytes of *inputs; NULL: there are none. An error reply
+// becomes this call's error. On error *out is empty.
 hth_err hth_exchange(hearth *handle, Hearth__Request *request, const hearth_tensor *inputs,
                      const hth_watch *watch, hth_reply *out);
 // hth_exchange_call is the same for a body without tensors; HTH_ECORRUPT where its reply is not

@@ -69,6 +69,26 @@ typedef struct hearth_options {
     int no_ring; // 1: requests and replies use the socket, tensors in buffers shared memory
 } hearth_options;
 
+// Receives what the library tells of what it does: one call at a time, from any thread of it; it
+// must not call the library. level: "error", "warn", "info" or "debug". The strings are valid
+// during the call.
+typedef void (*hearth_log)(void *ctx, const char *level, const char *event, const char *text);
+
+// Options of an engine in this process. Settings are those of hearthd(8) as "name=value":
+// "queue.length=10000", "listen=ipc:///run/my.sock", "http=127.0.0.1:8000", "log.level=debug". They
+// hold for the process, and those that hearthd would need a restart for have to be set before its
+// first engine is opened; listen, http and metrics are the engine's own.
+typedef struct hearth_embed_options {
+    size_t size;       // sizeof this structure
+    const char *store; // directory, created if absent; ":memory:": nothing of it is kept
+    const char *device;
+    const char *const *settings;
+    size_t n_settings;
+    hearth_log log; // the process's; NULL: as before
+    void *log_ctx;
+    uint64_t timeout_ms; // per call, 0: 10 minutes
+} hearth_embed_options;
+
 typedef struct hearth_tensor {
     const char *name;
     hearth_dtype dtype;
@@ -82,6 +102,11 @@ typedef struct hearth_tensor {
 // "tls+tcp://host:port", or "inproc://" (an engine inside this process, on options->store). options
 // may be NULL except for inproc. On error *out is NULL.
 HEARTH_API hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out);
+// hearth_embed is hearth_open with an engine in this process. HEARTH_ENOENT: there is no such
+// setting; HEARTH_EINVAL: its value is out of its range; HEARTH_EBUSY: a setting that another
+// engine of the process has another value of. On error *out is NULL, and what was set before stays
+// set.
+HEARTH_API hearth_status hearth_embed(const hearth_embed_options *options, hearth **out);
 // hearth_local_url writes the URL of this machine's server, for hearth_open: the first of
 // /run/hearth.sock, /run/hearth/hearth.sock, hearth.sock in `runtime_dir` ($XDG_RUNTIME_DIR; may be
 // NULL) and /tmp/hearth-UID.sock on which root, the system's service or the caller's own user
@@ -108,7 +133,35 @@ HEARTH_API hearth_status hearth_infer_with(hearth *h, const char *model,
                                            const hearth_tensor *inputs, int n_inputs,
                                            const hearth_infer_options *options,
                                            hearth_tensor **outputs, int *n_outputs);
+// hearth_infer_into is hearth_infer with outputs in the caller's memory: each of the n_outputs has
+// `data`, the `bytes` there, and a name; without names they are all of the model's outputs, in its
+// order. An engine in this process writes its results there and copies nothing; a server's are
+// copied. On return outputs[i] says dtype, rank, shape and bytes. HEARTH_EINVAL: the model has no
+// such output, or one is too small: outputs[i].bytes are the bytes that each takes.
+HEARTH_API hearth_status hearth_infer_into(hearth *h, const char *model,
+                                           const hearth_tensor *inputs, int n_inputs,
+                                           hearth_tensor *outputs, int n_outputs);
 HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
+// hearth_submit is hearth_infer_with that does not wait: `done` is called once, when the answer is
+// there. Inputs are borrowed until then, `outputs` are the callee's, freed by hearth_tensors_free
+// (NULL on error; hearth_error() says why). out may be NULL. Callbacks of a connection come one
+// after the other, from one thread of the library, and may make any call; hearth_close in one
+// closes the connection after it. On an error there is no call: HEARTH_EINVAL, HEARTH_ENOMEM.
+//
+// hearth_call_cancel ends a call within an operator of its model, HEARTH_ECANCELED; `done` still
+// comes. A call need not be freed: canceling one that is done does nothing, at any time. Over a
+// connection to a server it may wait for that server's reply.
+typedef struct hearth_call hearth_call;
+typedef void (*hearth_done)(void *ctx, hearth_status status, hearth_tensor *outputs, int n_outputs);
+HEARTH_API hearth_status hearth_submit(hearth *h, const char *model, const hearth_tensor *inputs,
+                                       int n_inputs, const hearth_infer_options *options,
+                                       hearth_done done, void *ctx, hearth_call **out);
+HEARTH_API void hearth_call_cancel(hearth_call *call); // NULL is allowed
+// hearth_event_fd is for event loops: a descriptor of the connection, readable when calls are done.
+// From then on their callbacks come from hearth_event_run, on the calling thread, which returns how
+// many there were, and from hearth_close. Before the first hearth_submit. -1, both: an error.
+HEARTH_API int hearth_event_fd(hearth *h);
+HEARTH_API int hearth_event_run(hearth *h);
 // hearth_outputs_version returns the version of the model that computed `outputs`, an array of
 // hearth_infer that is not freed yet; 0: the server did not report it.
 HEARTH_API int hearth_outputs_version(const hearth_tensor *outputs);
@@ -151,6 +204,12 @@ HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const c
                                             int max_batch, const hearth_import_options *options,
                                             hearth_progress progress, void *ctx,
                                             hearth_import_report *out);
+
+// hearth_import_memory is hearth_import of an ONNX file in memory, all of it: none of its tensors
+// may be in other files. It takes as much room in $TMPDIR, or /tmp, for as long. out may be NULL.
+HEARTH_API hearth_status hearth_import_memory(hearth *h, const char *name, const void *onnx,
+                                              size_t bytes, int max_batch,
+                                              hearth_import_result *out);
 
 // hearth_query sends a command to the server, such as "models", "stats", "load", "train" or "jobs",
 // and waits for its reply. docs/commands.md lists all commands, with the role that each needs and

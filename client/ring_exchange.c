@@ -429,7 +429,7 @@ hth_err hth_ring_exchange(hearth *handle, Hearth__Request *request, const hearth
     if (!channel_get(handle, &a, &l)) {
         return HTH_OK;
     }
-    request->call = atomic_fetch_add(&handle->next_call, 1) + 1;
+    request->call = request->call != 0 ? request->call : hth_exchange_number(handle);
     request->token = handle->token != NULL ? handle->token : request->token;
     if (channel_send(a, l, channel_message(handle, l, request, inputs))) {
         *used = true;

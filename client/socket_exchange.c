@@ -222,7 +222,7 @@ typedef struct call_call {
 static hth_err call_ask(call_call *call, Hearth__Request *request, uint64_t until_ns, nng_msg **out)
 {
     nng_msg *msg = NULL;
-    request->call = atomic_fetch_add(&call->h->next_call, 1) + 1;
+    request->call = hth_exchange_number(call->h);
     request->token = call->h->token != NULL ? call->h->token : request->token;
     HTH_TRY(hth_exchange_frame(call->h, request, NULL, &msg));
     HTH_TRY(call_send(call->p, msg, until_ns));

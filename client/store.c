@@ -11,8 +11,12 @@
 #include "base/alloc.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static hth_err store_path(hearth *h, const char *path, char **out)
 {
@@ -77,6 +81,62 @@ hearth_status hearth_import(hearth *h, const char *name, const char *path, int m
         *out = report.result;
     }
     return s;
+}
+
+// memory_write has a file of its own, at `path`, be the model in memory.
+static hth_err memory_write(const char *path, const void *onnx, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const char *at = onnx;
+    ssize_t n = fd < 0 ? -1 : 0;
+    for (size_t left = bytes; n >= 0 && left > 0; left -= (size_t)n, at += n) {
+        do {
+            n = write(fd, at, left);
+        } while (n < 0 && errno == EINTR);
+    }
+    hth_err err = n < 0 ? hth_fail_errno(errno, "a copy of the model at %s", path) : HTH_OK;
+    if (fd >= 0 && close(fd) != 0 && err == HTH_OK) {
+        err = hth_fail_errno(errno, "a copy of the model at %s", path);
+    }
+    return err;
+}
+
+// memory_import has a file in `folder`, its own, be the model while it is imported.
+static hth_err memory_import(hearth *h, const char *folder, const char *name, const void *onnx,
+                             size_t bytes, int max_batch, hearth_import_result *out)
+{
+    char *path = hth_asprintf("%s/model.onnx", folder);
+    hth_err err = path == NULL ? hth_no_memory("a path") : memory_write(path, onnx, bytes);
+    if (err == HTH_OK) {
+        err = (hth_err)hearth_import(h, name, path, max_batch, NULL, NULL, out);
+    }
+    if (path != NULL) {
+        unlink(path);
+    }
+    hth_free(path);
+    return err;
+}
+
+hearth_status hearth_import_memory(hearth *h, const char *name, const void *onnx, size_t bytes,
+                                   int max_batch, hearth_import_result *out)
+{
+    const char *temporary = getenv("TMPDIR");
+    char folder[256];
+    hth_err err = hth_exchange_check(h);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    if (onnx == NULL || bytes == 0) {
+        return (hearth_status)hth_fail(HTH_EINVAL, "a model of no bytes");
+    }
+    int n = snprintf(folder, sizeof folder, "%s/hearth-import-XXXXXX",
+                     temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
+    if (n >= (int)sizeof folder || mkdtemp(folder) == NULL) {
+        return (hearth_status)hth_fail_errno(errno, "a folder for a copy of the model, %s", folder);
+    }
+    err = memory_import(h, folder, name, onnx, bytes, max_batch, out);
+    rmdir(folder);
+    return (hearth_status)err;
 }
 
 hearth_status hearth_remove(hearth *h, const char *model)

@@ -296,6 +296,15 @@ hth_err hth_server_reload(hth_server *server)
     return hth_tls_reload(server->tls);
 }
 
+hth_err hth_server_infer(hth_server *server, const char *token, char *tenant, bool here,
+                         hth_request *request)
+{
+    hth_auth_tenant(server->auth, token, "embedded", tenant, HTH_TENANT);
+    request->tenant = tenant;
+    return here ? hth_engine_here(server->engine, request)
+                : hth_engine_submit(server->engine, request);
+}
+
 int hth_server_http_port(const hth_server *server)
 {
     return server->http != NULL ? hth_http_port(server->http) : 0;

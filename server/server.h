@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 typedef struct hth_server hth_server;
+typedef struct hth_request hth_request; // runtime/request.h
 
 typedef struct hth_server_config {
     const char *store;         // directory; created if absent
@@ -42,6 +43,11 @@ hth_err hth_server_drain(hth_server *server, uint64_t limit_ns);
 // HTH_ETIMEDOUT: drain.seconds are over, and some are not answered even so. Everybody is
 // disconnected then, but threads still work in the server.
 hth_err hth_server_stop(hth_server *server);
+// hth_server_infer hands an inference of this process to the engine; `here`: which computes it on
+// the calling thread where it can (hth_engine_here). `token` (NULL: none) says who asks: `tenant`,
+// of HTH_TENANT bytes that last until `done`, gets the name. Not once the server is stopped.
+hth_err hth_server_infer(hth_server *server, const char *token, char *tenant, bool here,
+                         hth_request *request);
 int hth_server_http_port(const hth_server *server);    // 0: no HTTP
 int hth_server_metrics_port(const hth_server *server); // 0: no metrics
 // hth_server_close stops if needed, and frees; what could not be stopped is left as it is, until

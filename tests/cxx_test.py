@@ -101,6 +101,9 @@ class Face(unittest.TestCase):
             ['g++', '-std=' + s, '-x', 'c++', '-fsyntax-only', os.devnull], check=False, stderr=subprocess.DEVNULL).returncode == 0)]
         for std in standards:
             run('g++', '-std=' + std, *CXX, '-fsyntax-only', ROOT + '/tests/cxx/calls.cpp')
+        for compiler in ('g++', 'clang++'):
+            for std in standards if shutil.which(compiler) else ():
+                run(compiler, '-std=' + std, *CXX, '-fsyntax-only', ROOT + '/docs/train.cpp')
         for std in ('c99', 'c11'):
             run('gcc', '-std=' + std, *STRICT, '-Wconversion', '-fsyntax-only', ROOT + '/client/hearth.h')
 
@@ -117,7 +120,7 @@ class Face(unittest.TestCase):
         """docs/c.md prints what is in the two programs, and they work."""
         blocks = {kind: text for kind, text in re.findall(r'```(\w+)\n(.*?)```', read('docs', 'c.md'), re.S)}  # the last one of a kind
         for name, kind, compiler, says in (('train.c', 'c', ['gcc', '-std=c11', *STRICT], 'trained:1\n'),
-                                           ('train.cpp', 'cpp', ['g++', '-std=c++11', *CXX], 'trained:1 after 90 steps\n')):
+                                           ('train.cpp', 'cpp', ['g++', '-std=c++11', *CXX], 'trained:1 says 10 logits\n')):
             program = self.folder + '/example-' + kind
             self.assertIn(blocks[kind], read('docs', name))
             self.assertIn('hearth_train_submit', blocks[kind])
@@ -125,6 +128,14 @@ class Face(unittest.TestCase):
             out = run(program, 'inproc://', program + '-store', DIGITS + '/untrained.onnx', DIGITS + '/train.safetensors')
             self.assertIn(says, out)
             self.assertIn('train: ', run(program, 'ipc:///nowhere/sock', '', 'x', 'y', rc=1))
+
+    def test_event_loop(self):
+        """The example under libevent."""
+        program = self.folder + '/events'
+        run('gcc', '-std=c11', *STRICT, '-Wno-unused-parameter', '-o', program, ROOT + '/docs/events.c', *LINK, '-levent_core')
+        said = run(program, self.folder + '/events-store', DIGITS + '/digits.onnx').split()
+        self.assertEqual(said, said[:1] * 10)
+        self.assertIn('events: ', run(program, self.folder + '/events-store', '/nowhere.onnx', rc=1))
 
 
 class Detached(unittest.TestCase):

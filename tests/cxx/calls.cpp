@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,12 @@ void models(hearth *h, const std::string &digits)
     hearth_import_result imported = {};
     must(hearth_import(h, "digits", (digits + "/digits.onnx").c_str(), -1, progress, &told, &imported),
          "import");
+    std::ifstream file(digits + "/digits.onnx", std::ios::binary);
+    const std::string onnx((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    must(hearth_import_memory(h, "small", onnx.data(), onnx.size(), 0, &imported), "import_memory");
+    expect(imported.version == 1, "it is there");
+    must(hearth_remove(h, "small"), "remove");
+    expect(hearth_import_memory(h, "small", "no model", 8, 0, nullptr) != HEARTH_OK, "no ONNX file");
     hearth_import_options options = {};
     hearth_import_report report = {};
     must(hearth_import_with(h, "new", (digits + "/untrained.onnx").c_str(), -1, &options, nullptr,
@@ -62,6 +70,28 @@ void models(hearth *h, const std::string &digits)
     expect(hearth_unload(h, "absent", &freed) == HEARTH_ENOENT, "no such model to unload");
     load.unpin = 1;
     expect(hearth_load(h, "digits", &load, nullptr) == HEARTH_EINVAL, "to pin and to unpin is refused");
+}
+
+void answered(void *ctx, hearth_status status, hearth_tensor *outputs, int n_outputs)
+{
+    *static_cast<hearth_status *>(ctx) = status;
+    hearth_tensors_free(outputs, n_outputs);
+}
+
+// Calls in an event loop: one is answered, one may be canceled before that.
+void submitted(hearth *h, const hearth_tensor &x)
+{
+    hearth_status first = HEARTH_EIO, second = HEARTH_EIO;
+    hearth_call *call = nullptr;
+    expect(hearth_event_fd(h) >= 0, "a descriptor for an event loop");
+    must(hearth_submit(h, "digits", &x, 1, nullptr, answered, &first, nullptr), "submit");
+    must(hearth_submit(h, "digits", &x, 1, nullptr, answered, &second, &call), "submit");
+    hearth_call_cancel(call);
+    for (int n = 0; n < 2;) {
+        n += hearth_event_run(h);
+    }
+    expect(first == HEARTH_OK, "it was answered");
+    expect(second == HEARTH_OK || second == HEARTH_ECANCELED, "it was answered, or canceled");
 }
 
 void inference(hearth *h)
@@ -87,6 +117,13 @@ void inference(hearth *h)
     options.priority = 1;
     must(hearth_infer_with(h, "digits", &x, 1, &options, &y, &n), "infer_with");
     hearth_tensors_free(y, n);
+    float logits[10] = {};
+    hearth_tensor to = {};
+    to.data = logits;
+    to.bytes = sizeof logits;
+    must(hearth_infer_into(h, "digits", &x, 1, &to, 1), "infer_into");
+    expect(to.rank == 2 && to.shape[1] == 10 && logits[0] != 0, "ten logits, where they were to go");
+    submitted(h, x);
     hearth_buffer_free(h, buffer);
 }
 
@@ -339,6 +376,24 @@ void rest(hearth *h, const std::string &store)
 
 } // namespace
 
+// An engine of its own, of which nothing is kept.
+void embedded(const std::string &digits)
+{
+    const char *settings[] = {"queue.timeout_us=60000000"};
+    hearth_embed_options options = {};
+    options.size = sizeof options;
+    options.store = ":memory:";
+    options.device = "cpu:mem=1GiB,threads=1";
+    options.settings = settings;
+    options.n_settings = 1;
+    hearth *h = nullptr;
+    must(hearth_embed(&options, &h), "embed");
+    must(hearth_import(h, "digits", (digits + "/digits.onnx").c_str(), -1, nullptr, nullptr, nullptr),
+         "import");
+    inference(h);
+    hearth_close(h);
+}
+
 int main(int argc, char **argv)
 {
     char local[200];
@@ -362,6 +417,7 @@ int main(int argc, char **argv)
     ranks(h, data);
     rest(h, store);
     hearth_close(h);
+    embedded(digits);
     std::puts("all calls");
     return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/buffer.h - memory that a local server maps too, so that tensors in it are passed by name.
+// client/infer/buffer.h - memory that a local server maps too, so that tensors in it are passed by
+// name.
 //
 // Design notes
 // A buffer is a memfd sealed against shrinking and growing: the server opens it through
@@ -7,8 +8,8 @@
 // seals, and can then neither be made to fault nor be surprised by its size. Nothing has a name in
 // the file system, so nothing stays behind a killed client. When the server cannot map it (another
 // PID namespace, another user), the buffer is plain memory and its tensors travel in the message.
-#ifndef HTH_CLIENT_BUFFER_H
-#define HTH_CLIENT_BUFFER_H
+#ifndef HTH_CLIENT_INFER_BUFFER_H
+#define HTH_CLIENT_INFER_BUFFER_H
 
 #include "client/exchange.h"
 

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // hearth_infer: its inputs described, the request sent through the ring or the socket, and its
-// outputs handed out in place: the array that the caller gets has the reply in front of it.
-#include "client/hearth.h"
+// outputs handed out in place: the array that the caller gets has the reply in front of it. To an
+// engine in this process nothing is sent (client/embed.h).
+#include "client/infer/infer.h"
 
 #include "base/alloc.h"
-#include "client/buffer.h"
+#include "client/infer/buffer.h"
 #include "client/dtype.h"
-#include "client/exchange.h"
 #include "client/ring_exchange.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define DATA_ALIGN 64 // of outputs
 
 typedef struct infer_outputs {
     hth_reply reply;
@@ -21,23 +23,30 @@ typedef struct infer_outputs {
     hearth_tensor t[];
 } infer_outputs;
 
-static hth_err infer_describe(const hearth_tensor *in, Hearth__Tensor *tensor)
+hth_err hth_infer_check(const hearth_tensor *input)
 {
     uint64_t bytes;
-    hth_err err = hth_dtype_bytes_of((int)in->dtype, in->rank, in->shape, &bytes);
-    if (err == HTH_OK && (bytes != in->bytes || (bytes > 0 && in->data == NULL))) {
-        err = hth_fail(HTH_EINVAL, "%zu bytes at %s, but its shape and type make %llu", in->bytes,
-                       in->data == NULL ? "NULL" : "data", (unsigned long long)bytes);
+    hth_err err = hth_dtype_bytes_of((int)input->dtype, input->rank, input->shape, &bytes);
+    if (err == HTH_OK && (bytes != input->bytes || (bytes > 0 && input->data == NULL))) {
+        err =
+            hth_fail(HTH_EINVAL, "%zu bytes at %s, but its shape and type make %llu", input->bytes,
+                     input->data == NULL ? "NULL" : "data", (unsigned long long)bytes);
     }
     if (err != HTH_OK) {
-        return hth_err_prefix(err, "input '%s'", in->name != NULL ? in->name : "");
+        return hth_err_prefix(err, "input '%s'", input->name != NULL ? input->name : "");
     }
+    return HTH_OK;
+}
+
+static hth_err infer_describe(const hearth_tensor *in, Hearth__Tensor *tensor)
+{
+    HTH_TRY(hth_infer_check(in));
     hearth__tensor__init(tensor);
     tensor->name = in->name != NULL ? (char *)in->name : tensor->name;
     tensor->dtype = (uint32_t)in->dtype;
     tensor->n_shape = (size_t)in->rank;
     tensor->shape = (int64_t *)in->shape;
-    tensor->bytes = bytes;
+    tensor->bytes = in->bytes;
     return HTH_OK;
 }
 
@@ -135,7 +144,8 @@ static hth_err infer_outputs_take(hth_reply *reply, const char *model, hearth_te
 // infer_try sends the request once; *shared tells whether inputs were passed through shared
 // memory.
 static hth_err infer_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor,
-                         const hearth_tensor *inputs, bool *shared, hth_reply *reply)
+                         const hearth_tensor *inputs, hth_infer_watch *watch, bool *shared,
+                         hth_reply *reply)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     bool may_share = *shared;
@@ -151,48 +161,142 @@ static hth_err infer_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor,
     }
     q.body_case = HEARTH__REQUEST__BODY_INFER;
     q.infer = body;
+    q.call = hth_exchange_number(h);
+    if (watch != NULL) {
+        atomic_store(&watch->request, q.call);
+        if (atomic_load(&watch->canceled)) {
+            return hth_fail(HTH_ECANCELED, "canceled before it was sent");
+        }
+    }
     bool used = false;
     hth_err err = h->rings ? hth_ring_exchange(h, &q, inputs, reply, &used) : HTH_OK;
     return used ? err : hth_exchange(h, &q, inputs, NULL, reply);
+}
+
+// ---- within the process
+
+hth_err hth_infer_embedded(hearth *handle, const hth_embed_infer *infer)
+{
+    for (int i = 0; i < infer->n_inputs; i++) {
+        HTH_TRY(hth_infer_check(&infer->inputs[i]));
+    }
+    hth_exchange_hold(handle);
+    hth_err err = hth_embed_infer_wait(handle->embedded, infer, handle->timeout_ms);
+    hth_exchange_rele(handle);
+    return err;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
+}
+
+// The array, and after it names, which are copied, for a model may go, and data: one block.
+hth_err hth_infer_place(void *ctx, const char *model, int version, hearth_tensor *out, int n)
+{
+    hth_infer_made *made = ctx;
+    size_t names = 0, bytes = DATA_ALIGN;
+    for (int i = 0; i < n; i++) { // of tensors that fit in an answer
+        names += strlen(out[i].name) + 1;
+        bytes += aligned(out[i].bytes);
+    }
+    infer_outputs *o = hth_alloc(sizeof *o + (size_t)n * sizeof o->t[0] + names + bytes);
+    if (o == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
+    }
+    memset(o, 0, sizeof *o);
+    char *name = (char *)&o->t[n];
+    uint8_t *data = (uint8_t *)aligned((uintptr_t)name + names);
+    for (int i = 0; i < n; i++) {
+        size_t length = strlen(out[i].name) + 1;
+        out[i].data = data;
+        o->t[i] = out[i];
+        o->t[i].name = memcpy(name, out[i].name, length);
+        name += length;
+        data += aligned(out[i].bytes);
+    }
+    o->version = version;
+    infer_outputs_named(o, model);
+    *made = (hth_infer_made){o->t, n};
+    return HTH_OK;
+}
+
+static hth_err infer_here(hearth *h, hth_embed_infer *infer, hearth_tensor **out, int *n_out)
+{
+    hth_infer_made made = {.outputs = NULL};
+    infer->place = hth_infer_place;
+    infer->ctx = &made;
+    hth_err err = hth_infer_embedded(h, infer);
+    if (err != HTH_OK && made.outputs != NULL) {
+        hearth_tensors_free(made.outputs, made.n);
+    } else if (err == HTH_OK) {
+        *out = made.outputs;
+        *n_out = made.n;
+    }
+    return err;
+}
+
+// ---- calls
+
+hth_err hth_infer_begin(const hearth *handle, const char *model, int n_inputs)
+{
+    HTH_TRY(hth_exchange_check(handle));
+    if (model == NULL) {
+        return hth_fail(HTH_EINVAL, "no model is named");
+    }
+    return n_inputs >= 0 && n_inputs <= (int)handle->limits.tensors
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "%d inputs in one request", n_inputs);
+}
+
+hth_err hth_infer_sent(hearth *handle, const char *model, const hearth_tensor *inputs, size_t n,
+                       const hearth_infer_options *options, hth_infer_watch *watch,
+                       hearth_tensor **outputs, int *n_outputs)
+{
+    Hearth__Infer body = HEARTH__INFER__INIT;
+    hth_reply r;
+    bool shared = handle->shared_memory;
+    Hearth__Tensor *t = hth_alloc(n * (sizeof *t + sizeof(Hearth__Tensor *)));
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    body.inputs = (Hearth__Tensor **)(t + n);
+    body.n_inputs = n;
+    body.model = (char *)model;
+    body.priority = options->priority;
+    body.timeout_us = options->timeout_us;
+    hth_err err = infer_try(handle, &body, t, inputs, watch, &shared, &r);
+    if (err == HTH_EIO &&
+        shared) { // the connection changed between looking a buffer up and using it
+        shared = false;
+        err = infer_try(handle, &body, t, inputs, watch, &shared, &r);
+    }
+    if (err == HTH_OK && (err = infer_outputs_take(&r, model, outputs, n_outputs)) != HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    hth_free(t);
+    return err;
 }
 
 hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tensor *inputs,
                                 int n_inputs, const hearth_infer_options *options,
                                 hearth_tensor **outputs, int *n_outputs)
 {
-    Hearth__Infer body = HEARTH__INFER__INIT;
-    hth_reply r;
-    bool shared = h->shared_memory;
+    hearth_infer_options o = options != NULL ? *options : (hearth_infer_options){.priority = 0};
     *outputs = NULL;
     *n_outputs = 0;
-    if (hth_exchange_check(h) != HTH_OK) {
-        return HEARTH_EINVAL;
+    hth_err err = hth_infer_begin(h, model, n_inputs);
+    if (err == HTH_OK && h->embedded != NULL) {
+        hth_embed_infer here = {.model = model,
+                                .token = h->token,
+                                .inputs = inputs,
+                                .n_inputs = n_inputs,
+                                .priority = o.priority,
+                                .timeout_us = o.timeout_us};
+        err = infer_here(h, &here, outputs, n_outputs);
+    } else if (err == HTH_OK) {
+        err = hth_infer_sent(h, model, inputs, (size_t)n_inputs, &o, NULL, outputs, n_outputs);
     }
-    if (n_inputs < 0 || n_inputs > (int)h->limits.tensors) {
-        return (hearth_status)hth_fail(HTH_EINVAL, "%d inputs in one request", n_inputs);
-    }
-    size_t n = (size_t)n_inputs;
-    Hearth__Tensor *t = hth_alloc(n * (sizeof *t + sizeof(Hearth__Tensor *)));
-    if (t == NULL) {
-        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a request");
-    }
-    body.inputs = (Hearth__Tensor **)(t + n);
-    body.n_inputs = n;
-    body.model = (char *)model;
-    if (options != NULL) {
-        body.priority = options->priority;
-        body.timeout_us = options->timeout_us;
-    }
-    hth_err err = infer_try(h, &body, t, inputs, &shared, &r);
-    if (err == HTH_EIO &&
-        shared) { // the connection changed between looking a buffer up and using it
-        shared = false;
-        err = infer_try(h, &body, t, inputs, &shared, &r);
-    }
-    if (err == HTH_OK && (err = infer_outputs_take(&r, model, outputs, n_outputs)) != HTH_OK) {
-        hth_reply_fini(&r);
-    }
-    hth_free(t);
     return (hearth_status)err;
 }
 

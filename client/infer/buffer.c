@@ -2,7 +2,7 @@
 // The list of buffers is short, so that a search through it costs less than a table. A buffer may
 // be used by several calls at once; freeing one that a call uses is the caller's error, as with any
 // memory. After a reconnect one of them tries to have it mapped again; the others wait for that.
-#include "client/buffer.h"
+#include "client/infer/buffer.h"
 
 #include "base/alloc.h"
 #include "base/ipc/memfd.h"
