@@ -25,6 +25,38 @@
 
 #define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
 
+static bool compile_read(const hth_graph *graph, int value)
+{
+    bool read = false;
+    for (int i = 0; i < graph->n_nodes && !read; i++) {
+        const hth_node *n = &graph->nodes[i];
+        for (int k = 0; k < n->n_inputs && !n->deleted; k++) {
+            read = read || n->inputs[k] == value;
+        }
+    }
+    return read;
+}
+
+// compile_passed has outputs that are inputs be those, without a node that copies them: who asked
+// does that (program_run.c).
+static void compile_passed(hth_graph *graph)
+{
+    for (int i = 0; i < graph->n_nodes; i++) {
+        hth_node *n = &graph->nodes[i];
+        if (n->deleted || n->op != HTH_OP_IDENTITY || !graph->values[n->inputs[0]].is_input ||
+            compile_read(graph, n->outputs[0])) {
+            continue;
+        }
+        for (int k = 0; k < graph->n_outputs; k++) {
+            if (graph->outputs[k] == n->outputs[0]) {
+                graph->outputs[k] = n->inputs[0];
+                graph->values[n->inputs[0]].is_output = true;
+            }
+        }
+        n->deleted = true;
+    }
+}
+
 // A training step has its own patterns and folds no batch norm: autodiff saw to that.
 static hth_err compile_passes(hth_device *device, hth_graph *graph, bool training)
 {
@@ -34,6 +66,7 @@ static hth_err compile_passes(hth_device *device, hth_graph *graph, bool trainin
     if (!training) {
         HTH_TRY(hth_pass_pattern(graph));
         HTH_TRY(hth_pass_fold_norm(graph));
+        compile_passed(graph);
     }
     HTH_TRY(hth_pass_fuse(graph, oracle));
     HTH_TRY(hth_pass_layout(graph, oracle));
