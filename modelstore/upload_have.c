@@ -171,10 +171,13 @@ hth_err hth_upload_sound(hth_store *store, const hth_manifest_tensor *object, bo
                          bool *sound)
 {
     have_sound h = {.object = object};
+    const hth_object o = {object->id, object->dtype, object->shape, object->bytes};
     hth_object_seen seen;
+    bool inlined;
     HTH_TRY(hth_index_read(&store->index, have_listed, &h));
-    if (h.sound && h.file) {
-        hth_err err = hth_object_look(store, &object->id, object->bytes, &seen);
+    if (h.sound) { // bytes in the index are few: they are compared, for nothing marks them
+        hth_err err = h.file ? hth_object_look(store, &o.id, o.bytes, &seen)
+                             : hth_object_inlined(store, &o, &inlined);
         h.sound = err == HTH_OK;
         HTH_TRY(err == HTH_ECORRUPT ? HTH_OK : err);
     }

@@ -466,6 +466,7 @@ static void test_have_looks_at_few(void **state)
     hth_store_close(s);
 }
 
+// What is damaged in the store counts as not there, and is repaired by what is uploaded again.
 static void test_damaged_in_store(void **state)
 {
     char command[300];
@@ -479,6 +480,33 @@ static void test_damaged_in_store(void **state)
     assert_ok(upload_all(s, "a", &r));
     assert_true(r.unchanged && r.tensors_repaired == 1);
     assert_ok(hth_store_verify(s, "m", 1));
+    hth_store_close(s);
+}
+
+static hth_err flip_tiny(hth_txn *txn, void *ctx)
+{
+    const hth_id *id = &objects[TINY].id;
+    MDB_val v;
+    uint8_t copy[sizeof tiny_bytes];
+    HTH_TRY(hth_txn_get(txn, HTH_TABLE_INLINES, id, sizeof *id, &v));
+    memcpy(copy, v.mv_data, sizeof copy);
+    copy[0] ^= 1;
+    return hth_txn_put(txn, HTH_TABLE_INLINES, id, sizeof *id, copy, sizeof copy);
+}
+
+// .. and so are bytes in the index.
+static void test_damaged_in_index(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    assert_ok(upload_all(s, "a", &r));
+    assert_ok(hth_index_write(&s->index, flip_tiny, NULL));
+    assert_int_equal(have(s, "a", TINY), 0);
+    assert_err(commit(s, "a", "m", &r), HTH_ENOENT, "tensor 'tiny' is neither in the store");
+    assert_ok(upload_all(s, "a", &r));
+    assert_true(r.unchanged && r.tensors_repaired == 1);
+    assert_ok(hth_store_verify(s, "m", 1));
+    check_content(s);
     hth_store_close(s);
 }
 
@@ -763,6 +791,7 @@ int main(void)
         TEST(test_have_asks_who_sees),
         TEST(test_have_looks_at_few),
         TEST(test_damaged_in_store),
+        TEST(test_damaged_in_index),
         TEST(test_expiry),
         TEST(test_limits),
         TEST(test_limits_after_restart),
