@@ -113,6 +113,10 @@ hth_err hth_upload_look(hth_store *store, hth_upload *upload, const hth_manifest
     hth_path path = hth_upload_path(&upload->key);
     hth_object_seen now;
     int fd;
+    if (atomic_load(&upload->gone)) { // the file, if there is one, is another upload's
+        hth_upload_forget(upload);
+        return HTH_OK;
+    }
     HTH_TRY(upload_known(upload, object));
     hth_err err = hth_store_file_part_open(store->dir, path.text, false, &fd);
     if (err == HTH_ENOENT) {

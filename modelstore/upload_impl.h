@@ -63,8 +63,8 @@ hth_err hth_upload_collect(hth_store *store, const char *name, uint64_t *bytes, 
 
 // upload_file.c; under the upload's lock
 // hth_upload_look brings what is known of an upload into step with its file: dtype and shape are
-// `object`'s, and of a file in another state than it was left in, what is there is hashed.
-// HTH_EINVAL: it is known as another object.
+// `object`'s, and of a file in another state than it was left in, what is there is hashed. Of one
+// that is gone nothing is there. HTH_EINVAL: it is known as another object.
 hth_err hth_upload_look(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object);
 // hth_upload_write writes a piece that was checked, after hth_upload_look.
 hth_err hth_upload_write(hth_store *store, hth_upload *upload, const hth_manifest_tensor *object,

@@ -589,6 +589,31 @@ static void test_limits_after_restart(void **state)
     hth_store_close(s);
 }
 
+// Whoever has found an upload before it was removed leaves its successor's file as it is.
+static void test_look_after_removal(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_upload *u;
+    struct stat st;
+    uint64_t there;
+    assert_ok(put_piece(s, "a", BIG, 0, MIB, &there));
+    assert_ok(hth_upload_find(s, "a", &objects[BIG].id, &u));
+    assert_ok(hth_upload_discard(s, "a", &objects[BIG], 1));
+    for (size_t at = 0; at < 3 * MIB; at += MIB) {
+        assert_ok(put_piece(s, "a", BIG, at, MIB, &there));
+    }
+    pthread_mutex_lock(&u->lock);
+    assert_ok(hth_upload_look(s, u, &objects[BIG]));
+    assert_true(u->there == 0 && !u->whole);
+    pthread_mutex_unlock(&u->lock);
+    assert_int_equal(fstatat(s->dir, hth_upload_path(&u->key).text, &st, 0), 0);
+    hth_upload_rele(s, u);
+    assert_int_equal(st.st_size, 3 * MIB);
+    assert_int_equal(have(s, "a", BIG), 3 * MIB);
+    assert_ok(upload(s, "a", BIG, MIB));
+    hth_store_close(s);
+}
+
 // ---- failures
 
 static hth_err one_life(const char *path)
@@ -795,6 +820,7 @@ int main(void)
         TEST(test_expiry),
         TEST(test_limits),
         TEST(test_limits_after_restart),
+        TEST(test_look_after_removal),
         TEST(test_killed_anywhere),
         TEST(test_disk_full_anywhere),
         TEST(test_failed_upload_leaves_nothing),
