@@ -92,7 +92,8 @@ hth_err hth_check_look(hth_store *store, const hth_object *object, hth_object_se
 // hth_store_view_stale tells whether this process has the tensor mapped from another file than it
 // has now.
 bool hth_store_view_stale(hth_store *store, const hth_manifest_tensor *tensor);
-// hth_index_check compares the index with itself, and reports what is wrong with it.
+// hth_index_check compares the index with itself, and reports what is wrong with it. HTH_ECORRUPT:
+// its pages are damaged, as was reported: whoever reads or writes it now could end the process.
 hth_err hth_index_check(hth_store *store, void (*report)(void *ctx, const char *what), void *ctx);
 // hth_check_forget frees what the process knows.
 void hth_check_forget(hth_store *store);

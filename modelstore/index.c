@@ -159,6 +159,9 @@ hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx)
     if (ix->read_only) {
         return hth_store_read_only();
     }
+    if (atomic_load(&ix->damaged)) {
+        return hth_fail(HTH_ECORRUPT, "the store's index is damaged: nothing is written to it");
+    }
     return index_run(ix, 0, fn, ctx);
 }
 
@@ -242,6 +245,9 @@ hth_err hth_index_pages(hth_index *ix)
             HTH_TRY(index_resize(ix, false));
             err = HTH_EBUSY;
         }
+    }
+    if (err == HTH_OK || err == HTH_ECORRUPT) {
+        atomic_store(&ix->damaged, err == HTH_ECORRUPT);
     }
     return err == HTH_EBUSY ? HTH_OK : err; // so many writers: somebody else looks at it
 }

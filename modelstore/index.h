@@ -19,6 +19,7 @@
 #include <lmdb.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +48,7 @@ typedef struct hth_index {
     pthread_rwlock_t
         map_lock; // transactions hold it shared; changing the map's size needs it alone
     bool read_only;
+    atomic_bool damaged; // its pages, when they were looked at last: nothing is written to it
 } hth_index;
 
 typedef struct hth_txn {
@@ -59,7 +61,8 @@ typedef struct hth_txn {
 // its tables are made. HTH_ECORRUPT: it or a table is missing, or its pages are not what they have
 // to be, so that using it would end the process or lose what is stored.
 hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh);
-// hth_index_pages looks at the pages again (pages.h).
+// hth_index_pages looks at the pages again (pages.h). HTH_ECORRUPT: and until they are found right,
+// hth_index_write fails so, too: it could overwrite what is in use, or end the process.
 hth_err hth_index_pages(hth_index *ix);
 // hth_index_copy writes a copy of the index to HTH_INDEX_COPY in the store's directory `dir`:
 // whole, or the one that was there stays. Writers wait only for its first pages.

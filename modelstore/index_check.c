@@ -171,9 +171,11 @@ hth_err hth_index_check(hth_store *store, void (*report)(void *ctx, const char *
 {
     index_job j = {.report = report, .ctx = ctx};
     hth_err err = hth_index_pages(&store->index); // else what follows could end the process
-    if (err == HTH_OK) {
-        err = hth_index_read(&store->index, index_tables, &j);
+    if (err == HTH_ECORRUPT) {
+        report(ctx, hth_err_detail());
     }
+    HTH_TRY(err);
+    err = hth_index_read(&store->index, index_tables, &j);
     hth_uses_fini(&j.uses);
     if (err == HTH_ECORRUPT) {
         report(ctx, hth_err_detail());

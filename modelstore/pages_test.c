@@ -2,6 +2,7 @@
 // Indexes that LMDB wrote are taken, whatever was done to them; those that were damaged end no
 // process, and nothing that is read from one is wrong.
 #include "modelstore/check.h"
+#include "modelstore/scrub.h"
 #include "modelstore/store_test.h"
 
 #include <fcntl.h>
@@ -133,14 +134,16 @@ static int life(const char *path)
     return found ? FOUND : FINE;
 }
 
-static void harm(const char *path, const char *whole, size_t size)
+// harmed returns a copy with some harm done, of which only `*end` bytes are left. cut: may be.
+static char *harmed(const char *whole, size_t size, bool cut, size_t *end)
 {
     char *copy = hth_memdup(whole, size);
-    size_t end = size;
     uint64_t word = random_below(3) ? random_below(UINT64_C(1) << 31) : UINT64_MAX;
-    switch (random_below(6)) {
+    uint64_t kind = random_below(6);
+    *end = size;
+    switch (kind == 0 && !cut ? 3 : kind) {
     case 0:
-        end = random_below(3) ? random_below(size) : random_below(size / 4096) * 4096;
+        *end = random_below(3) ? random_below(size) : random_below(size / 4096) * 4096;
         break;
     case 1:
         memset(copy + random_below(size / 4096) * 4096, 0, 4096);
@@ -156,20 +159,23 @@ static void harm(const char *path, const char *whole, size_t size)
             copy[random_below(size)] ^= (char)(1u << random_below(8));
         }
     }
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_int_equal(fwrite(copy, 1, end, f), end);
-    fclose(f);
-    hth_free(copy);
+    return copy;
 }
 
-static void test_damaged(void **state)
+static void write_index(const char *path, const char *bytes, size_t n)
 {
-    char path[128], lock[128];
-    const char *dir = ((test_dir *)*state)->path;
-    assert_ok(hth_setting_set("store.inline_bytes", "1MiB")); // everything is in the index
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+}
+
+#define INDEX_MOST ((size_t)8 << 20)
+
+// whole_index fills a store, and reads the index that it has then.
+static char *whole_index(void **state, char path[128], size_t *size)
+{
     hth_store *s = test_open(state);
-    int found = 0, fine = 0;
     for (int i = 0; i < MODELS; i++) {
         assert_ok(put_model(s, i));
     }
@@ -178,36 +184,137 @@ static void test_damaged(void **state)
     }
     assert_ok(hth_store_rm(s, "model7", 0));
     hth_store_close(s);
-    snprintf(path, sizeof path, "%s/index/data.mdb", dir);
+    snprintf(path, 128, "%s/index/data.mdb", ((test_dir *)*state)->path);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    char *whole = hth_alloc(8 << 20);
-    size_t size = fread(whole, 1, 8 << 20, f);
+    char *whole = hth_alloc(INDEX_MOST);
+    *size = fread(whole, 1, INDEX_MOST, f);
     fclose(f);
-    assert_true(size > 40 * 4096 && size < 8 << 20);
-    snprintf(lock, sizeof lock, "%s/index/lock.mdb", dir);
+    assert_true(*size > 40 * 4096 && *size < INDEX_MOST);
+    return whole;
+}
+
+// ended_well waits for a process that had an index of that seed; returns its exit code.
+static int ended_well(void **state, pid_t pid, uint64_t seed)
+{
+    char lock[128];
+    int status;
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFEXITED(status) || (WEXITSTATUS(status) != FINE && WEXITSTATUS(status) != FOUND)) {
+        fail_msg("harm of seed %llu: %s %d", (unsigned long long)seed,
+                 WIFEXITED(status) ? "wrong content, exit" : "signal",
+                 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    }
+    snprintf(lock, sizeof lock, "%s/index/lock.mdb", ((test_dir *)*state)->path);
+    (void)unlink(lock);
+    return WEXITSTATUS(status);
+}
+
+static void test_damaged(void **state)
+{
+    char path[128];
+    size_t size, end;
+    assert_ok(hth_setting_set("store.inline_bytes", "1MiB")); // everything is in the index
+    char *whole = whole_index(state, path, &size);
+    int found = 0, fine = 0;
     random_state = 7;
     for (int i = 0; i < 150; i++) {
-        int status;
         uint64_t seed = random_state;
-        harm(path, whole, size);
+        char *copy = harmed(whole, size, true, &end);
+        write_index(path, copy, end);
+        hth_free(copy);
         pid_t pid = fork();
-        assert_true(pid >= 0);
         if (pid == 0) {
             setrlimit(RLIMIT_CORE, &(struct rlimit){0});
-            _exit(life(dir));
+            _exit(life(((test_dir *)*state)->path));
         }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (!WIFEXITED(status) || (WEXITSTATUS(status) != FINE && WEXITSTATUS(status) != FOUND)) {
-            fail_msg("harm %d of seed %llu: %s %d", i, (unsigned long long)seed,
-                     WIFEXITED(status) ? "wrong content, exit" : "signal",
-                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-        }
-        found += WEXITSTATUS(status) == FOUND;
-        fine += WEXITSTATUS(status) == FINE;
-        (void)unlink(lock);
+        int code = ended_well(state, pid, seed);
+        found += code == FOUND;
+        fine += code == FINE;
     }
     assert_true(found > 80 && fine > 5); // what hits free pages is not seen
+    hth_free(whole);
+}
+
+// ---- .. while they are in use
+
+static hth_err wait_none(void *ctx, uint64_t ns)
+{
+    return HTH_OK;
+}
+
+// read_one has the process remember what the index does not know yet.
+static bool read_one(hth_store *store)
+{
+    hth_manifest m;
+    hth_object_seen seen;
+    if (hth_store_get(store, "model0", 0, &m) != HTH_OK) {
+        return false;
+    }
+    const hth_manifest_tensor *t = &m.tensors[0];
+    const hth_object o = {t->id, t->dtype, t->shape, t->bytes};
+    hth_err err = hth_check_read(store, &o, false, NULL, NULL, &seen);
+    hth_manifest_fini(&m);
+    return err == HTH_OK;
+}
+
+// file_is tells whether a file has these bytes.
+static bool file_is(int fd, const char *bytes, size_t n)
+{
+    static char have[INDEX_MOST];
+    return pread(fd, have, sizeof have, 0) == (ssize_t)n && memcmp(have, bytes, n) == 0;
+}
+
+// live harms the index of a store that is open, all but the first two pages, which LMDB believes
+// before anybody can look. Nobody goes through pages that are damaged, or writes to them.
+static int live(const char *dir, const char *path, const char *whole, size_t size)
+{
+    hth_store *s;
+    hth_store_verified v;
+    hth_scrub_result r;
+    size_t end;
+    int fd = open(path, O_RDWR);
+    if (hth_store_open(dir, false, false, &s) != HTH_OK || !read_one(s)) {
+        return WRONG;
+    }
+    char *copy = harmed(whole, size, false, &end);
+    memcpy(copy, whole, 2 * 4096);
+    if (pwrite(fd, copy, size, 0) != (ssize_t)size) {
+        return WRONG;
+    }
+    bool pages = hth_index_pages(&s->index) == HTH_ECORRUPT;
+    hth_err verified = hth_store_verify_all(s, NULL, 0, NULL, NULL, NULL, &v);
+    if (pages && (verified != HTH_OK || v.damaged != 1 || v.versions != 0)) {
+        return WRONG;
+    }
+    hth_err scrubbed = hth_scrub_pass(s, wait_none, NULL, &r);
+    if (pages && (scrubbed != HTH_ECORRUPT || r.damaged != 1 || !file_is(fd, copy, size))) {
+        return WRONG;
+    }
+    hth_store_close(s);
+    hth_free(copy);
+    close(fd);
+    return pages ? FOUND : FINE;
+}
+
+static void test_damaged_live(void **state)
+{
+    char path[128];
+    size_t size;
+    char *whole = whole_index(state, path, &size);
+    int found = 0;
+    for (uint64_t seed = 1; seed <= 250; seed++) {
+        random_state = seed;
+        write_index(path, whole, size);
+        pid_t pid = fork();
+        if (pid == 0) {
+            setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+            _exit(live(((test_dir *)*state)->path, path, whole, size));
+        }
+        found += ended_well(state, pid, seed) == FOUND;
+    }
+    assert_true(found > 20 && found < 200); // most harm is to what the nodes have, or to free pages
     hth_free(whole);
 }
 
@@ -215,6 +322,7 @@ static void test_damaged(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_sound), TEST(test_damaged)};
+    const struct CMUnitTest tests[] = {TEST(test_sound), TEST(test_damaged),
+                                       TEST(test_damaged_live)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -299,13 +299,18 @@ static hth_err scrub_keep(scrub_job *job)
 static hth_err scrub_run(scrub_job *job)
 {
     uint64_t now = hth_store_wall_ns();
+    hth_err err = hth_index_pages(&job->s->index); // all that follows goes through them
+    if (err == HTH_ECORRUPT) {
+        scrub_damaged(job, hth_err_detail());
+    }
+    HTH_TRY(err);
     HTH_TRY(hth_index_read(&job->s->index, scrub_load, job));
     job->index = job->state.index_ns > now || now - job->state.index_ns >= SCRUB_DAY_NS;
     if (job->index) {
         job->state.index_damages = 0;
         job->state.index_ns = now;
-        HTH_TRY(hth_check_sums_fill(job->s));
         HTH_TRY(hth_index_check(job->s, scrub_report, job));
+        HTH_TRY(hth_check_sums_fill(job->s));
     }
     job->state.tensors = job->state.bytes = 0;
     HTH_TRY(scrub_list(job));
@@ -314,7 +319,7 @@ static hth_err scrub_run(scrub_job *job)
         scrub_copy(job);
         HTH_TRY(hth_index_write(&job->s->index, scrub_save, job));
     }
-    hth_err err = scrub_read(job);
+    err = scrub_read(job);
     hth_check_flush(job->s);
     HTH_TRY(err);
     scrub_at(job, job->state.index_ns + SCRUB_DAY_NS);

@@ -23,7 +23,8 @@ typedef struct hth_scrub_result {
 
 // hth_scrub_pass reads what is due; nothing, where store.scrub_days is 0. `wait` waits for `ns`
 // nanoseconds, or returns HTH_ECANCELED, which ends the pass. A file that cannot be read keeps no
-// other from it: the first one's error is returned in the end. *out is filled on an error, too.
+// other from it: the first one's error is returned in the end. HTH_ECORRUPT: the index's pages are
+// damaged, and nothing was read. *out is filled on an error, too.
 hth_err hth_scrub_pass(hth_store *store, hth_err (*wait)(void *ctx, uint64_t ns), void *ctx,
                        hth_scrub_result *out);
 

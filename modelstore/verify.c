@@ -189,15 +189,16 @@ static hth_err verify_uses(verify_job *job)
 static hth_err verify_run(verify_job *job)
 {
     bool damaged;
+    hth_err err = job->name == NULL ? hth_index_check(job->s, verify_report_index, job) : HTH_OK;
+    if (err != HTH_OK) { // pages that are damaged, which was reported, are not gone through
+        return err == HTH_ECORRUPT ? HTH_OK : err;
+    }
     HTH_TRY(hth_index_read(&job->s->index, verify_list, job));
     if (job->n == 0 && job->name != NULL) { // the sentence names what exists
         hth_manifest m;
-        hth_err err = hth_store_get(job->s, job->name, job->version, &m);
+        err = hth_store_get(job->s, job->name, job->version, &m);
         hth_manifest_fini(&m);
         return err;
-    }
-    if (job->name == NULL) {
-        HTH_TRY(hth_index_check(job->s, verify_report_index, job));
     }
     HTH_TRY(verify_records(job));
     HTH_TRY(verify_tensors(job, &damaged));
