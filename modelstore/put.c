@@ -156,6 +156,15 @@ static hth_err put_number(hth_txn *txn, const hth_put_job *job, int last, uint32
     return hth_txn_put(txn, HTH_TABLE_MODELS, job->name, strlen(job->name), number, sizeof *number);
 }
 
+// put_renew has a version with the content that is put count as made now.
+static hth_err put_renew(hth_txn *txn, const hth_put_job *job, int version)
+{
+    hth_version_key key = hth_version_key_of(job->name, version);
+    HTH_TRY(
+        hth_txn_put(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, job->record.data, job->record.n));
+    return hth_check_sum_put(txn, &key, job->record.data, job->record.n);
+}
+
 // put_commit is step 3; repeated when the index's map had to grow.
 static hth_err put_commit(hth_txn *txn, void *ctx)
 {
@@ -174,7 +183,7 @@ static hth_err put_commit(hth_txn *txn, void *ctx)
     HTH_TRY(put_checked(txn, j));
     if (j->result.unchanged) {
         j->result.version = last;
-        return HTH_OK;
+        return j->ask != NULL && j->ask->renew ? put_renew(txn, j, last) : HTH_OK;
     }
     for (int i = 0; i < j->n; i++) {
         HTH_TRY(j->items[i].repeated ? HTH_OK : put_reference(txn, j, &j->items[i]));

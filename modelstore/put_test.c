@@ -383,7 +383,7 @@ static hth_err may(void *ctx)
 static hth_err put_if(asked *a, int seed, hth_put_result *out)
 {
     test_model m;
-    const hth_put_ask ask = {may, a};
+    const hth_put_ask ask = {.may = may, .ctx = a};
     return hth_store_put_if(a->s, "m", "{}", test_make(&m, seed), TEST_N_TENSORS, &ask, NULL, NULL,
                             out);
 }

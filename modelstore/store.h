@@ -65,6 +65,7 @@ hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
 typedef struct hth_put_ask {
     hth_err (*may)(void *ctx);
     void *ctx;
+    bool renew; // the newest version, if it has this content, counts as made now
 } hth_put_ask;
 hth_err hth_store_put_if(hth_store *store, const char *name, const char *meta,
                          const hth_put_tensor *tensors, int n, const hth_put_ask *ask,

@@ -228,7 +228,7 @@ static void test_renewed_in_commit(void **state)
                               .bytes = o->bytes,
                               .id = &o->id,
                               .owner = "a"};
-    const hth_put_ask ask = {uploads_again, s};
+    const hth_put_ask ask = {.may = uploads_again, .ctx = s};
     assert_ok(test_put(s, "m", 1, &r)); // there is a version to ask of
     assert_ok(upload(s, "a", SMALL, MIB));
     atomic_store(&watched_synced, false);

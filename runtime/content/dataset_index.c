@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
+#include "runtime/content/dataset_own.h"
 #include "runtime/request.h"
 
 #include <ctype.h>
@@ -418,7 +419,8 @@ static hth_err put_version(hth_store *store, const hth_dataset_put *put, const c
 {
     put_old old = {
         .store = store, .name = put->name, .tenant = tenant_of(put->tenant), .fd = -1, .claim = -1};
-    const hth_put_ask ask = {put_may, &old};
+    // the age of what came with jobs counts from the last one
+    const hth_put_ask ask = {put_may, &old, hth_dataset_own_is(put->name)};
     hth_err err =
         hth_store_put_if(store, key, meta, put->tensors, put->n, &ask, progress, ctx, out);
     bool replaced = err == HTH_OK && old.fd >= 0 && !out->unchanged;

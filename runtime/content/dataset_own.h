@@ -4,7 +4,8 @@
 //
 // A client stores what it sends with a job under a name of its own making, "upload-" and 24 hex
 // digits, and submits the job then. One that dies in between leaves a dataset that nobody asked
-// for: it expires after store.upload_seconds, like other content that nothing uses.
+// for: it expires store.upload_seconds after it was stored last, like other content that nothing
+// uses.
 #ifndef HTH_RUNTIME_CONTENT_DATASET_OWN_H
 #define HTH_RUNTIME_CONTENT_DATASET_OWN_H
 

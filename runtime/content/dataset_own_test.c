@@ -76,6 +76,38 @@ static void orphans_expire(void **state)
     assert_ok(hth_dataset_remove(store, "named", "bob", (hth_dataset_who){NULL, true}));
 }
 
+static uint64_t stored_ns(const char *name)
+{
+    hth_manifest m;
+    assert_ok(hth_dataset_get(store, name, "alice", &m));
+    assert_int_equal(m.version, 1);
+    uint64_t ns = m.created_ns;
+    hth_manifest_fini(&m);
+    return ns;
+}
+
+// Who stores the same again, for a job that is still to come, has it for another hour; what has a
+// name keeps its age.
+static void stored_again_they_stay(void **state)
+{
+    char name[HTH_DATASET_OWN], version[HTH_DATASET_NAME];
+    hth_dataset_own_name(12, "data", name);
+    snprintf(version, sizeof version, "%s@alice" HTH_DATASET_TAIL, name);
+    assert_ok(put(name, "alice"));
+    assert_ok(put("named", "alice"));
+    uint64_t first = stored_ns(name), named = stored_ns("named");
+    assert_ok(put(name, "alice"));
+    assert_ok(put("named", "alice"));
+    assert_true(stored_ns(name) > first);
+    assert_true(stored_ns("named") == named);
+    assert_ok(hth_store_verify(store, version, 0));
+    assert_ok(hth_dataset_own_expire(store, first + HOUR, HOUR));
+    assert_int_equal(count(), 2);
+    assert_ok(hth_dataset_own_expire(store, stored_ns(name) + HOUR, HOUR));
+    assert_int_equal(count(), 1);
+    assert_ok(hth_dataset_remove(store, "named", "alice", (hth_dataset_who){NULL, true}));
+}
+
 // All go in one pass, although nothing can be collected while a model's record is damaged.
 static void all_expire_beside_damage(void **state)
 {
@@ -166,8 +198,9 @@ static void allocations_fail_cleanly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_of_their_own),       cmocka_unit_test(orphans_expire),
-        cmocka_unit_test(all_expire_beside_damage), cmocka_unit_test(who_waits_has_them),
-        cmocka_unit_test(they_go_with_their_job),   cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(names_of_their_own),      cmocka_unit_test(orphans_expire),
+        cmocka_unit_test(stored_again_they_stay),  cmocka_unit_test(all_expire_beside_damage),
+        cmocka_unit_test(who_waits_has_them),      cmocka_unit_test(they_go_with_their_job),
+        cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }
