@@ -651,6 +651,33 @@ static void test_lost_jobs(void **state)
     hth_store_close(store);
 }
 
+// train submits a job that is left here, with `data`, and ends it if it is taken.
+static hearth_status train(hearth *h, const char *data)
+{
+    char args[200], *json;
+    snprintf(args, sizeof args, "{\"model\":\"m\",\"save-as\":\"j\",\"detach\":true,\"data\":{%s}}",
+             data);
+    hearth_status s = hearth_query(h, "train", args, NULL, NULL, &json);
+    if (s == HEARTH_OK) {
+        hearth_free(json);
+        fake_job_end("finished");
+    }
+    return s;
+}
+
+// A job is not left to fail later, for a name that nobody has given, where what was sent for it has
+// gone before it was submitted.
+static void test_sent_data_gone(void **state)
+{
+    fixture *f = *state;
+    hearth *h = open_or_fail(f->rig.ipc, 0);
+    const char *sent = "\"dataset\":\"upload-0123456789abcdef01234567\",\"own\":true";
+    assert_int_equal(train(h, sent), HEARTH_ENOENT);
+    assert_non_null(strstr(hearth_error(), "what was sent as 'data' is no longer in the store"));
+    assert_int_equal(train(h, "\"dataset\":\"named\""), HEARTH_OK);
+    hearth_close(h);
+}
+
 static void test_embedded(void **state)
 {
     fixture *f = *state;
@@ -691,6 +718,7 @@ int main(int argc, char **argv)
         T(test_restart),
         T(test_restart_unmapped),
         T(test_lost_jobs),
+        T(test_sent_data_gone),
         T(test_embedded),
         T(test_infer_options),
     };

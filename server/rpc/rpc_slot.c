@@ -506,7 +506,7 @@ static hth_err request_check(hth_rpc_slot *slot, json_t *args)
     HTH_TRY(hth_arguments_check(slot->command, args));
     if (slot->command == HTH_COMMAND_TRAIN) {
         HTH_TRY(slot->r.member <= 1 ? hth_rpc_slot_keep_data(slot, args) : HTH_OK);
-        hth_rpc_slot_claim_data(slot, args);
+        HTH_TRY(hth_rpc_slot_claim_data(slot, args));
     }
     HTH_TRY(request_changed(slot, args));
     return hth_job_paths_keep(slot->d->store, args);

@@ -55,16 +55,25 @@ hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args)
     return HTH_OK;
 }
 
-// What there is not, or goes at this moment, is refused when it is the job's turn.
-void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args)
+// What there is not, or goes at this moment, is refused when it is the job's turn; at once what its
+// client has sent, whose name nobody has given.
+hth_err hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args)
 {
     for (int i = 0; i < HTH_RPC_SLOT_DATA; i++) {
         const json_t *data = json_object_get(args, data_keys[i]);
         const char *name = json_string_value(json_object_get(data, "dataset"));
+        hth_err err = HTH_OK;
         if (name != NULL) {
-            (void)hth_dataset_claim(slot->d->store, name, slot->tenant, &slot->claim[i]);
+            err = hth_dataset_claim(slot->d->store, name, slot->tenant, &slot->claim[i]);
+        }
+        if (err == HTH_ENOENT && json_is_true(json_object_get(data, "own"))) {
+            return hth_fail(HTH_ENOENT,
+                            "what was sent as '%s' is no longer in the store "
+                            "(store.upload_seconds): submit the job again",
+                            data_keys[i]);
         }
     }
+    return HTH_OK;
 }
 
 void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot)

@@ -135,8 +135,8 @@ hth_err hth_rpc_slot_files(hth_rpc_slot *slot);
 hth_err hth_rpc_slot_keep_data(hth_rpc_slot *slot, json_t *args);
 // hth_rpc_slot_claim_data keeps a training job's datasets for it, however long it waits before it
 // reads them: one that its client leaves has them by its checkpoint then, of another nothing else
-// says so.
-void hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
+// says so. HTH_ENOENT: what its client has sent for it is not there any more.
+hth_err hth_rpc_slot_claim_data(hth_rpc_slot *slot, const json_t *args);
 void hth_rpc_slot_unclaim_data(hth_rpc_slot *slot);
 // hth_rpc_slot_has_data tells whether it has claimed or stored any. hth_rpc_slot_drop_data has it
 // let go of them, when the job was refused or has ended, and removes those that came with it and
