@@ -196,19 +196,14 @@ hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes)
     if (store->read_only) {
         return hth_store_read_only();
     }
-    HTH_TRY(hth_store_file_lock(store->dir, HTH_STORE_LOCK, true, &lock));
+    HTH_TRY(hth_store_file_lock_now(store->dir, HTH_STORE_LOCK, &lock));
     return gc_locked(store, lock, files, bytes);
 }
 
 void hth_store_collect(hth_store *store)
 {
     uint64_t files, bytes;
-    int lock;
-    hth_err err = store->read_only ? hth_store_read_only()
-                                   : hth_store_file_lock_now(store->dir, HTH_STORE_LOCK, &lock);
-    if (err == HTH_OK) {
-        err = gc_locked(store, lock, &files, &bytes);
-    }
+    hth_err err = hth_store_gc(store, &files, &bytes);
     if (err == HTH_EBUSY) {
         hth_log(INFO, STORE, "gc-later", "%s", hth_err_detail());
     } else if (err != HTH_OK) {

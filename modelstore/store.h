@@ -60,8 +60,7 @@ hth_err hth_store_put(hth_store *store, const char *name, const void *skeleton,
                       hth_progress_fn progress, void *ctx, hth_put_result *out);
 // hth_store_put_if is hth_store_put that asks `may` before it commits other content than that of
 // the newest version, where there is one. What `may` fails with is the put's failure, and nothing
-// was stored; it can read the store, but would wait for ever in hth_store_gc. HTH_EBUSY: the newest
-// version became another one after that.
+// was stored; it can read the store. HTH_EBUSY: the newest version became another one after that.
 typedef struct hth_put_ask {
     hth_err (*may)(void *ctx);
     void *ctx;
@@ -201,12 +200,13 @@ hth_err hth_store_list(hth_store *store, hth_store_entry **out, int *n);
 hth_err hth_store_versions(hth_store *store, const char *name, int **out, int *n);
 // hth_store_rm removes a version (0: all). Tensors nobody refers to are removed by hth_store_gc.
 hth_err hth_store_rm(hth_store *store, const char *name, int version);
-// hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put
-// runs (it waits). Whatever the index counts, nothing goes that a version's record names.
-// HTH_ECORRUPT: a record is damaged, so that nobody knows what it names; nothing was removed.
+// hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Whatever the
+// index counts, nothing goes that a version's record names. HTH_EBUSY: a put runs, in whatever
+// process, or a piece of an upload is being written; it does not wait. HTH_ECORRUPT: a record is
+// damaged, so that nobody knows what it names. Nothing was removed then.
 hth_err hth_store_gc(hth_store *store, uint64_t *files, uint64_t *bytes);
 // hth_store_collect is hth_store_gc after a removal, which stands whatever becomes of the files:
-// failure is logged. It does not wait: while a put runs, the files are left to the next one.
+// failure is logged. While a put runs, they are left to the next one.
 void hth_store_collect(hth_store *store);
 
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.

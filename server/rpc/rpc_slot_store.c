@@ -4,6 +4,7 @@
 #include "server/rpc/rpc_slot_impl.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/settings.h"
 #include "runtime/catalog.h"
 #include "runtime/content/dataset_own.h"
@@ -14,6 +15,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+
+#define GC_WAIT_SECONDS 30
+#define GC_LOOK_NS      20000000
 
 static void request_list(hth_store_task *task)
 {
@@ -198,15 +203,38 @@ static int request_export_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
+// request_collect waits for imports of other programs, whose next one may begin before the last one
+// has ended, and has all of this one's wait for it meanwhile: not for long, or without a client.
+static hth_err request_collect(hth_rpc_slot *slot, Hearth__Collected *out)
+{
+    const struct timespec look = {.tv_nsec = GC_LOOK_NS};
+    uint64_t until_ns = hth_now_ns() + (uint64_t)GC_WAIT_SECONDS * 1000000000u;
+    hth_err err;
+    while ((err = hth_store_gc(slot->d->store, &out->files, &out->bytes)) == HTH_EBUSY) {
+        if (slot->r.canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled");
+        }
+        if (hth_now_ns() >= until_ns) {
+            return hth_fail(HTH_EBUSY,
+                            "something is being put into the store, and was for %d seconds: try "
+                            "again later",
+                            GC_WAIT_SECONDS);
+        }
+        nanosleep(&look, NULL);
+    }
+    return err;
+}
+
 // request_gc also ends the time in which a canceled job can be resumed, and removes datasets whose
 // clients have died.
-static hth_err request_gc(hth_store *store, Hearth__Collected *out)
+static hth_err request_gc(hth_rpc_slot *slot, Hearth__Collected *out)
 {
+    hth_store *store = slot->d->store;
     uint64_t days = (uint64_t)hth_setting_int(HTH_SET_TRAIN_CANCELED_DAYS);
     uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_STORE_UPLOAD_SECONDS);
     HTH_TRY(hth_checkpoint_expire(store, hth_job_index_now(), days * 86400u * 1000000000u));
     HTH_TRY(hth_dataset_own_expire(store, hth_job_index_now(), seconds * 1000000000u));
-    return hth_store_gc(store, &out->files, &out->bytes);
+    return request_collect(slot, out);
 }
 
 static hth_err request_export(hth_rpc_slot *slot)
@@ -240,7 +268,7 @@ static void request_run_job(hth_store_task *task)
         request_import(s);
         return;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_GC) {
-        err = request_gc(s->d->store, &collected);
+        err = request_gc(s, &collected);
         r.body_case = HEARTH__REPLY__BODY_COLLECTED;
         r.collected = &collected;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {

@@ -4,10 +4,12 @@
 #include "tests/rig/rpc_rig.h"
 
 #include "base/ipc/memfd.h"
+#include "modelstore/file.h"
 #include "server/net/accept_guard.h"
 #include "server/net/account.h"
 #include "tests/rig/pass_fd.h"
 
+#include <poll.h>
 #include <sys/wait.h>
 
 #define NOBODY 65534
@@ -561,6 +563,77 @@ static void test_busy(void **state)
     }
 }
 
+// ---- the store
+
+// asked sends a request about the store: to remove a model, or (NULL) gc.
+static void asked(peer p, const char *model)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Remove remove = HEARTH__REMOVE__INIT;
+    Hearth__Gc gc = HEARTH__GC__INIT;
+    uint8_t *m;
+    q.call = 7;
+    q.token = "";
+    q.body_case = model != NULL ? HEARTH__REQUEST__BODY_REMOVE : HEARTH__REQUEST__BODY_GC;
+    if (model != NULL) {
+        remove.model = (char *)model;
+        q.remove = &remove;
+    } else {
+        q.gc = &gc;
+    }
+    size_t bytes = framed(p, &q, NULL, 0, &m);
+    say(p, m, bytes);
+    hth_free(m);
+}
+
+// imports holds a store's lock as another program's import does.
+static int imports(const fixture *f)
+{
+    int dir = open(f->rig.store, O_RDONLY | O_DIRECTORY), lock;
+    assert_ok(hth_store_file_lock(dir, "lock", false, &lock));
+    close(dir);
+    return lock;
+}
+
+// hears tells whether an answer comes, while each look at it takes `passes_ns` of the clock.
+static bool hears(fixture *f, peer p, uint64_t passes_ns)
+{
+    struct pollfd to = {.fd = p.fd, .events = POLLIN};
+    int n = 0;
+    for (int i = 0; i < PATIENCE && n == 0; i++) {
+        atomic_fetch_add(&f->ns, passes_ns);
+        n = poll(&to, 1, 1);
+    }
+    return n == 1;
+}
+
+// While another program imports, gc waits: until its client goes, or for half a minute. Others wait
+// no longer.
+static void test_gc_waits(void **state)
+{
+    fixture *f = *state;
+    start(f, false, "tcp");
+    int lock = imports(f);
+    peer gone = greeted(f, true, 0), next = greeted(f, true, 0), stays = greeted(f, true, 0);
+    asked(gone, NULL);
+    asked(next, "nothing");
+    settled(f, true);
+    close(gone.fd);
+    bool went_on = hears(f, next, 0), gave_up = false;
+    if (went_on) {
+        assert_int_equal(answer(next), HTH_ENOENT);
+        asked(stays, NULL);
+        gave_up = hears(f, stays, 100000000);
+    }
+    close(lock);
+    assert_true(went_on && gave_up);
+    assert_int_equal(answer(stays), HTH_EBUSY);
+    asked(stays, NULL);
+    assert_ok(answer(stays));
+    close(next.fd);
+    close(stays.fd);
+}
+
 // ---- the end
 
 // stop_while stops the server; meanwhile `first_ns` and then `then_ns` pass.
@@ -622,7 +695,7 @@ int main(int argc, char **argv)
         T(test_pipelined), T(test_touched),        T(test_copies),           T(test_moved),
         T(test_busy),      T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle),
         T(test_share),     T(test_administrators), T(test_lingering),        T(test_passed),
-        T(test_stop),      T(test_stop_stuck),
+        T(test_gc_waits),  T(test_stop),           T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
