@@ -90,11 +90,20 @@ hth_err hth_owner_new(hth_store *store, const char *name, const hth_caller *call
     HTH_TRY(err);
     owner_of(m.meta, owner);
     hth_manifest_fini(&m);
-    return owner_allows(owner, caller)
+    if (!owner_allows(owner, caller)) {
+        return hth_fail(HTH_EDENIED,
+                        "model '%s' belongs to another tenant: give the new one another name",
+                        name);
+    }
+    bool limited = caller != NULL && !caller->admin && caller->tenant != NULL &&
+                   caller->store_bytes != HTH_TENANT_NEVER;
+    return owner[0] != 0 || !limited
                ? HTH_OK
                : hth_fail(HTH_EDENIED,
-                          "model '%s' belongs to another tenant: give the new one another name",
-                          name);
+                          "model '%s' is nobody's, so that what is added to it counts for nobody, "
+                          "and tenant '%s' has a limit (store=, tenant.file): give the new one "
+                          "another name",
+                          name, caller->tenant);
 }
 
 char *hth_owner_meta(const char *meta, const char *owner)

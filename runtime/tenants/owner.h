@@ -33,7 +33,8 @@ hth_err hth_owner_refuse(const char *name, const char *what);
 hth_err hth_owner_may(hth_store *store, const char *model, const hth_caller *caller,
                       const char *what);
 // hth_owner_new stores whose a new version of `name` by the caller is, "": nobody's. HTH_EDENIED:
-// the name is another tenant's.
+// the name is another tenant's; or it is nobody's, and what the caller may have in the store is
+// limited: what counts for nobody has no limit.
 hth_err hth_owner_new(hth_store *store, const char *name, const hth_caller *caller,
                       char owner[HTH_TENANT]);
 // hth_owner_meta is a version's meta with this owner, freed by hth_free; NULL: no memory.

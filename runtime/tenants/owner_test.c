@@ -10,6 +10,7 @@ static float values[64];
 #define ALICE (&(hth_caller){"alice", false, HTH_TENANT_NEVER})
 #define BOB   (&(hth_caller){"bob", false, HTH_TENANT_NEVER})
 #define ADMIN (&(hth_caller){"root", true, HTH_TENANT_NEVER})
+#define CAROL (&(hth_caller){"carol", false, 1000})
 
 static hth_put_tensor tensor(int seed, size_t n)
 {
@@ -96,6 +97,26 @@ static void old_ones_have_none(void **state)
     assert_ok(hth_store_rm(store, "old", 0));
 }
 
+// Whoever has a limit adds nothing that counts for nobody.
+static void limits_are_of_somebody(void **state)
+{
+    char owner[HTH_TENANT];
+    assert_ok(put("old", "", 2, 8));
+    assert_err(hth_owner_new(store, "old", CAROL, owner), HTH_EDENIED,
+               "model 'old' is nobody's, so that what is added to it counts for nobody, and tenant "
+               "'carol' has a limit");
+    assert_ok(hth_owner_new(store, "old", &(hth_caller){"carol", true, 1000}, owner));
+    assert_ok(hth_owner_may(store, "old", CAROL, "train"));
+    assert_ok(hth_owner_may(store, "old", CAROL, "remove"));
+    assert_ok(hth_owner_new(store, "new", CAROL, owner));
+    assert_string_equal(owner, "carol");
+    assert_ok(put("new", owner, 2, 8));
+    assert_ok(hth_owner_new(store, "new", CAROL, owner));
+    assert_string_equal(owner, "carol");
+    assert_ok(hth_store_rm(store, "old", 0));
+    assert_ok(hth_store_rm(store, "new", 0));
+}
+
 static void room_has_numbers(void **state)
 {
     // 32 bytes of the tensor; 64 (HTH_OWNER_TENSOR) and its name in the record
@@ -141,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_have_owners), cmocka_unit_test(old_ones_have_none),
-        cmocka_unit_test(room_has_numbers), cmocka_unit_test(allocations_fail_cleanly)};
+        cmocka_unit_test(limits_are_of_somebody), cmocka_unit_test(room_has_numbers),
+        cmocka_unit_test(allocations_fail_cleanly)};
     return cmocka_run_group_tests(tests, store_rig_open, store_rig_close);
 }

@@ -310,6 +310,9 @@ static void results_have_room(void **state)
     json_t *jobs = ask(&f, "jobs", "{}", &err);
     assert_int_equal(json_array_size(jobs), 0); // it never was one
     json_decref(jobs);
+    json_t *house = arguments_of(&image_net, data, "{\"save-as\": \"whole\"}", want);
+    assert_null(train(&f, house, &err)); // that would count for nobody
+    assert_err(err, HTH_EDENIED, "model 'whole' is nobody's");
     limit_store(&f, 2 * all); // some of what changes may stay as it is
     json_decref(train(&f, json_incref(q), &err));
     assert_ok(err);

@@ -21,14 +21,19 @@
 static hth_err submit_owned(const hth_train_queue *queue, hth_train_entry *entry,
                             const json_t *args)
 {
-    const hth_caller caller = {entry->r->tenant, entry->r->admin, HTH_TENANT_NEVER};
+    hth_caller caller = {entry->r->tenant, entry->r->admin, HTH_TENANT_NEVER};
     const char *model = json_string_value(json_object_get(args, "model"));
+    bool again = entry->r->crashes > 0; // what it adds to the store was looked at before
     char owner[HTH_TENANT];
     if (model != NULL) {
         HTH_TRY(hth_owner_may(queue->ms->store, model, &caller, "train"));
     }
+    const hth_tenant *t = caller.tenant != NULL && !again
+                              ? hth_tenant_of(queue->ms->site->tenants, caller.tenant)
+                              : NULL;
+    caller.store_bytes = t != NULL ? t->limits.store_bytes : HTH_TENANT_NEVER;
     HTH_TRY(hth_owner_new(queue->ms->store, entry->job, &caller, owner));
-    if (entry->r->crashes == 0) { // else it was looked at before
+    if (!again) {
         HTH_TRY(hth_train_quota(queue, entry->job, owner, args));
     }
     return owner[0] != 0 ? hth_train_entry_set(entry, HTH_META_OWNER, json_string(owner)) : HTH_OK;
