@@ -35,7 +35,8 @@
 #define PAGES_META      2 // pages
 #define PAGES_UNWRITTEN ((uint64_t)1 << 24)
 
-enum { FLAG_BRANCH = 1, FLAG_LEAF = 2, FLAG_OVERFLOW = 4, FLAG_KINDS = 0x6F };
+// A page has one of these, and no mark of a page that is being written: LMDB takes those off.
+enum { FLAG_BRANCH = 1, FLAG_LEAF = 2, FLAG_OVERFLOW = 4 };
 enum { NODE_BIG = 1, NODE_TABLE = 2 };
 enum { TREE_INTEGER = 8, TREE_FILE = 0x4001 }; // keys are numbers; flags of the file, not the tree
 
@@ -242,7 +243,7 @@ static hth_err pages_load(const pages_job *job, uint64_t page, bool leaf, uint8_
     if (u64(buffer) != page) {
         return pages_bad(page, "has the number of another one");
     }
-    if ((out->flags & FLAG_KINDS) != (leaf ? FLAG_LEAF : FLAG_BRANCH)) {
+    if (out->flags != (leaf ? FLAG_LEAF : FLAG_BRANCH)) {
         return pages_bad(page, "is not of the kind that belongs there");
     }
     out->upper =
@@ -304,7 +305,7 @@ static hth_err pages_big(pages_job *job, uint64_t page, const pages_node *node)
     HTH_TRY(pages_use(job, first, 1));
     HTH_TRY(pages_read(job, first, head, sizeof head));
     memcpy(&said, head + 12, sizeof said); // more where a larger value was before
-    if (u64(head) != first || (u16(head + 10) & FLAG_KINDS) != FLAG_OVERFLOW || said < pages) {
+    if (u64(head) != first || u16(head + 10) != FLAG_OVERFLOW || said < pages) {
         return pages_bad(first, "is not the large value that belongs there");
     }
     HTH_TRY(said > 1 ? pages_use(job, first + 1, said - 1) : HTH_OK);
