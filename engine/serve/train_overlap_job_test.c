@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training job, or a search for its plan, and clients in one engine: every answer is what an idle
-// engine says, and the job's losses and parameters are the bits that they are alone.
+// engine says, and the job's losses and parameters are the bits that they are alone. A benchmark of
+// a training step, too, goes on beside them.
+#include "base/clock.h"
+#include "base/spin.h"
 #include "tests/rig/npy_data.h"
 #include "tests/rig/train_job.h"
 
@@ -207,9 +210,55 @@ static void a_search_delays_nobody(void **state)
     fixture_close(&l.f);
 }
 
+// The real clock, put forward, and whether a benchmark measures.
+static _Atomic uint64_t ahead_ns;
+static atomic_bool measures;
+
+static uint64_t ahead(void *ctx)
+{
+    return hth_real_ns() + atomic_load((_Atomic uint64_t *)ctx);
+}
+
+static void measuring(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    measures = measures || strcmp(what, "measuring") == 0;
+}
+
+// A training benchmark goes on while its model is removed and somebody asks for another one.
+static void test_bench_of_a_removed_model(void **state)
+{
+    static load l;
+    char data[200];
+    call one, bench = {.r = {.command = HTH_COMMAND_BENCH,
+                             .arguments = "{\"model\": \"unet_adam\", \"train\": true, "
+                                          "\"batch\": 24, \"seconds\": 600, \"plan-ms\": 1}",
+                             .progress = measuring}};
+    load_open(&l);
+    prepare(&l.f, &unet, data);
+    hth_clock_inject(ahead, &ahead_ns);
+    call_start(l.f.engine, &bench);
+    while (!measures) {
+        assert_false(call_finished(&bench));
+        usleep(1000);
+    }
+    assert_ok(hth_store_rm(l.f.store, "unet_adam", 0));
+    assert_ok(ask_rows(&l, 0, 1, &one));
+    free(one.out[0].data);
+    assert_false(call_finished(&bench));
+    atomic_fetch_add(&ahead_ns, 600000000000u);
+    assert_ok(call_wait(&bench));
+    assert_non_null(strstr(bench.r.json, "\"model\":\"unet_adam\""));
+    hth_free(bench.r.json);
+    free(l.want);
+    hth_free(l.images.data);
+    fixture_close(&l.f);
+    hth_clock_inject(NULL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_at_once),
-                                       cmocka_unit_test(a_search_delays_nobody)};
+                                       cmocka_unit_test(a_search_delays_nobody),
+                                       cmocka_unit_test(test_bench_of_a_removed_model)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,6 @@
 
 typedef struct bench {
     hth_trainer *trainer;
-    hth_model *model;
     hth_tensor *inputs;
     hth_tensor target;
     int n_inputs;
@@ -87,12 +86,13 @@ static uint64_t bench_used(const hth_models *ms)
 static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *request,
                           bench *b)
 {
+    hth_model *model; // not held: it may be dropped while a step computes
     *b = (bench){.n_inputs = 0};
-    HTH_TRY(hth_model_find(ms, spec->model, &b->model));
-    b->n_inputs = b->model->source.graph->n_inputs;
+    HTH_TRY(hth_model_find(ms, spec->model, &model));
+    b->n_inputs = model->source.graph->n_inputs;
     b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
     HTH_TRY(b->inputs == NULL ? hth_no_memory("a synthetic batch")
-                              : hth_train_synthetic(b->model, spec, true, b->inputs));
+                              : hth_train_synthetic(model, spec, true, b->inputs));
     b->used_bytes = bench_used(ms);
     b->anon_bytes = bench_anonymous();
     HTH_TRY(hth_trainer_open(ms, spec, request, &b->trainer));
@@ -188,10 +188,10 @@ static json_t *bench_document(const bench *b, const hth_train_spec *spec, double
     double p50 = hth_median(took, n), p99 = hth_percentile(took, n, 99);
     const hth_device_props *props = &b->trainer->ms->site->device->props;
     json_t *doc = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b, s:f}", "model",
-                            b->model->name, "batch", (json_int_t)spec->batch, "p50_ms", p50,
-                            "p99_ms", p99, "samples_per_second", (double)spec->batch * 1e3 / p50,
-                            "runs", n, "threads", props->n_threads, "device", props->name, "train",
-                            true, "planned_ms", planned_us / 1e3);
+                            b->trainer->manifest.name, "batch", (json_int_t)spec->batch, "p50_ms",
+                            p50, "p99_ms", p99, "samples_per_second",
+                            (double)spec->batch * 1e3 / p50, "runs", n, "threads", props->n_threads,
+                            "device", props->name, "train", true, "planned_ms", planned_us / 1e3);
     json_object_update_new(doc, hth_trainer_memory(b->trainer));
     json_object_set_new(doc, "calm", json_boolean(b->trainer->replan.calm));
     json_object_set_new(doc, "lower_bound_ms",
