@@ -75,6 +75,7 @@ static hth_err host_refuse(hth_site *site, uint64_t bytes, const char *what)
                         "(memory.host_bytes)",
                         what, need.text, all.text);
     }
+    site->refused_over = site->refused_bytes = 0; // it is not the device's memory that it lacks
     return hth_fail(HTH_ENODEVMEM,
                     "%s takes %s of host memory: requests already use %s of the limit of %s "
                     "(memory.host_bytes)",

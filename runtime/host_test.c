@@ -35,6 +35,9 @@ static void test_limit(void **state)
         "a stage takes 4.0 MiB of host memory: requests already use 5.0 MiB of the limit of 8.0 "
         "MiB (memory.host_bytes)");
     assert_int_equal(hth_host_used(&rig.site), 5 * MIB);
+    rig.site.refused_over = rig.site.refused_bytes = MIB; // another one, the device's memory
+    assert_int_equal(hth_host_take(&rig.site, HTH_HOST_STAGES, 4 * MIB, "a stage"), HTH_ENODEVMEM);
+    assert_true(rig.site.refused_over == 0 && rig.site.refused_bytes == 0);
     assert_ok(hth_host_take(&rig.site, HTH_HOST_STAGES, 3 * MIB, "a stage"));
     uint64_t freed = rig.site.freed;
     hth_host_give(&rig.site, HTH_HOST_OUTPUTS, 5 * MIB);

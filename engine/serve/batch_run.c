@@ -198,6 +198,7 @@ hth_err hth_batch_run_run(hth_batch_run *run, hth_models *ms, hth_infer_request 
     joined x = {.p = NULL};
     hth_model *m = work[0]->model;
     assert(m->source.batched); // no request ever shares a run unless that is proven harmless
+    ms->site->refused_over = ms->site->refused_bytes = 0;
     HTH_TRY(hth_infer_program(ms, &m->source, hth_infer_request_key(work[0], bucket), false, NULL,
                               &x.p));
     if (!hth_batch_run_fits(x.p)) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A joined run's memory and programs while host memory is short: what nobody uses goes, and what a
-// run goes on with stays.
+// run goes on with stays; and what its requests wait for.
 #include "engine/serve/batch_run.h"
 
+#include "engine/serve/memory_wait.h"
 #include "runtime/host.h"
 #include "tests/rig/site_rig.h"
 
@@ -119,11 +120,62 @@ static void test_memory_goes(void **state)
     rig_close();
 }
 
+// rig_waits: a run lacks what the test has taken, and no more of the device than it has for models,
+// which another one was refused before it. Its requests wait until something is given back.
+static void rig_waits(hth_memory_wait *wait)
+{
+    static hth_batch_flow flow = {.weight = 1};
+    hth_site *site = &rig.s.site;
+    site->refused_over = site->device->props.budget_bytes;
+    site->refused_bytes = MIB;
+    assert_ok(hth_batch_run_run(&rig.run, &rig.s.models, rig.work, REQUESTS, REQUESTS * SAMPLES));
+    for (int i = 0; i < REQUESTS; i++) {
+        assert_int_equal(rig.work[i]->r->err, HTH_ENODEVMEM);
+        rig.work[i]->item.flow = &flow;
+        assert_true(hth_memory_wait_add(wait, rig.work[i], REQUESTS));
+    }
+    assert_int_equal(site->awaited_bytes, 0);
+}
+
+static void rig_goes_on(hth_memory_wait *wait)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        assert_ptr_equal(hth_memory_wait_ready(wait), rig.work[i]);
+    }
+}
+
+static void test_waits_for_its_own(void **state)
+{
+    hth_pool_ledger l;
+    hth_memory_wait wait = {.ms = &rig.s.models};
+    hth_site *site = &rig.s.site;
+    rig_open();
+    rig_run();
+    size_t bytes = rig.run.bytes;
+    rig_close();
+    rig_open();
+    // it can be joined, and its answers have no place
+    uint64_t rest = hth_host_limit(site) - hth_host_used(site) - bytes - 1;
+    assert_ok(hth_host_take(site, HTH_HOST_STAGES, rest, "a stage"));
+    rig_waits(&wait);
+    hth_host_give(site, HTH_HOST_STAGES, rest);
+    rig_goes_on(&wait);
+    hth_pool_ledger_get(site->pool, &l);
+    void *measured = hth_site_workspace_take(site, l.largest_free_bytes);
+    assert_true(hth_pool_holds(site->pool, measured));
+    rig_waits(&wait);
+    hth_site_workspace_give(site, measured);
+    rig_goes_on(&wait);
+    rig_run();
+    rig_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone_in_slices),
         cmocka_unit_test(test_memory_goes),
+        cmocka_unit_test(test_waits_for_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
