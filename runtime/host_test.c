@@ -3,6 +3,7 @@
 #include "runtime/host.h"
 
 #include "base/settings.h"
+#include "runtime/job_memory.h"
 #include "tests/rig/site_rig.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -158,10 +159,39 @@ static void test_answer(void **state)
     site_rig_close(&rig);
 }
 
+static void others_refused(void *ctx)
+{
+    assert_int_equal(hth_host_take(ctx, HTH_HOST_OUTPUTS, UINT64_MAX, "an answer"), HTH_ETOOBIG);
+}
+
+// What does not fit beside a job is not refused for ever because another's answer was, while it was
+// compiled.
+static void test_refused_meanwhile(void **state)
+{
+    static float x[96];
+    site_rig rig;
+    hth_model *m;
+    hth_program *p;
+    site_rig_open(&rig, &no_timings);
+    hth_work_queue queue = {.poll = others_refused, .ctx = &rig.site};
+    hth_job_memory job = {.account = NULL};
+    hth_tensor in = {.dtype = HTH_DT_F32, .shape = {2, {1, 96}}, .data = x, .bytes = sizeof x};
+    put(rig.store, "mlp", "tests/data/passes/mlp.onnx");
+    assert_ok(hth_model_find(&rig.models, "mlp", &m));
+    hth_job_memory_set(&rig.site, &job, &(hth_curve_point){.device_bytes = 64 * MIB - 4096});
+    rig.site.queue = &queue;
+    assert_err(hth_infer_program(&rig.models, &m->source, &in, false, NULL, &p), HTH_ENODEVMEM,
+               "does not fit now");
+    rig.site.queue = NULL;
+    hth_job_memory_set(&rig.site, &job, &(hth_curve_point){.device_bytes = 0});
+    site_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limit), cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_contents), cmocka_unit_test(test_answer)};
+        cmocka_unit_test(test_contents), cmocka_unit_test(test_answer),
+        cmocka_unit_test(test_refused_meanwhile)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,7 +415,9 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     HTH_GOTO(compile_keeps(site, p, source), out);
     HTH_GOTO(hth_host_sizes(site, p, progress), out);
     hth_compile_hold(p, source);
-    HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
+    err = compile_graph(site, p, NULL, tune, progress);
+    site->host_refused = false; // others' runs may have been refused at its points: this was not
+    HTH_GOTO(err, out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
     p->account = source->account;
     p->rest.account = source->account;
