@@ -114,6 +114,9 @@ void hth_model_drop(hth_models *ms, hth_model *model)
     }
     *at = model->next;
     model->gone = true;
+    for (hth_program *p = model->source.programs; p != NULL; p = p->next) {
+        hth_program_pin(ms->site, p, false); // nobody could from now on
+    }
     if (model->refs == 0) {
         model_free(ms, model);
     }
@@ -128,13 +131,27 @@ void hth_models_fini(hth_models *ms)
     ms->latency = NULL;
 }
 
+// Programs that nobody goes on with leave the device.
+static void source_evict(hth_site *site, hth_source *source)
+{
+    for (hth_program *p = source->programs; p != NULL; p = p->next) {
+        if (p->held == 0 && !p->running) {
+            hth_program_evict(site, p);
+            source_evict(site, &p->rest);
+        }
+    }
+}
+
 int hth_models_unload(hth_models *ms, const char *name, int version)
 {
     int n = 0;
     for (hth_model *m = ms->list, *next; m != NULL; m = next) {
         next = m->next;
         if (strcmp(m->name, name) == 0 && (version == 0 || m->version == version)) {
+            hth_model_hold(m);
             hth_model_drop(ms, m);
+            source_evict(ms->site, &m->source);
+            hth_model_rele(ms, m);
             n++;
         }
     }

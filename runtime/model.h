@@ -145,10 +145,10 @@ hth_batch_policy hth_model_batch_policy(const hth_model *model);
 hth_name *hth_model_name(const hth_models *ms, const char *name);
 // hth_model_drop drops a loaded model: its programs, the device's copies of their weights that
 // nothing else uses, and what of the arena only it needed; one that is held, when it is not any
-// more. The next request loads it again.
+// more, but its pins end now. The next request loads it again.
 void hth_model_drop(hth_models *ms, hth_model *model);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
-// there were.
+// there were. Programs of one that is held leave the device now, but those that are at work.
 int hth_models_unload(hth_models *ms, const char *name, int version);
 // hth_models_refresh drops, where the store has changed since the last look, loaded versions that
 // it has no more, or that were found damaged there, and asks for newer ones. Requests that were
