@@ -86,14 +86,24 @@ static void expires(fixture *f, int n, uint64_t timeout_us, uint64_t seconds, ht
     assert_err(call_wait(&c), err, words);
 }
 
-// A device on which "mlp" does not fit beside "digits", which is pinned.
-static void rig(fixture *f)
+// Pins "digits", for one sample or for two.
+static void pin(fixture *f, bool two)
+{
+    hth_request_tensor in;
+    call c = call_of_two(&in);
+    assert_ok(two ? call_run(f->engine, &c) : HTH_OK);
+    free(c.out[0].data);
+    json_decref(told(f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+}
+
+// A device on which nothing else fits beside "digits", which is pinned.
+static void rig_of(fixture *f, bool two)
 {
     char device[64];
     fixture_open(f, "cpu:mem=64MiB,threads=1");
     put(f->store, "digits", DIGITS);
     put(f->store, "mlp", MLP);
-    json_decref(told(f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    pin(f, two);
     json_int_t weights = number_at(f, "ledger", "weight_bytes"),
                arena = number_at(f, "ledger", "compute_arena_bytes");
     hth_engine_close(f->engine);
@@ -101,7 +111,12 @@ static void rig(fixture *f)
     snprintf(device, sizeof device, "cpu:mem=%lld,threads=1", (long long)(weights + arena + 4096));
     assert_ok(
         hth_engine_open(&(hth_engine_config){.device = device, .queue = 16}, f->store, &f->engine));
-    json_decref(told(f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    pin(f, two);
+}
+
+static void rig(fixture *f)
+{
+    rig_of(f, false);
 }
 
 // Three wait; others are served meanwhile; all are answered when the pin ends.
@@ -260,6 +275,24 @@ static void test_unloaded_itself(void **state)
     fixture_close(&f);
 }
 
+// What is pinned answers while a smaller request for the same model waits.
+static void test_pinned_answers(void **state)
+{
+    fixture f;
+    hth_request_tensor in, two;
+    rig_of(&f, true);
+    call one = call_of("digits", &in), c = call_of_two(&two);
+    call_start(f.engine, &one);
+    until_waiting(&f, 1);
+    assert_ok(call_run(f.engine, &c));
+    assert_false(call_finished(&one));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"unpin\":true}"));
+    assert_ok(call_wait(&one));
+    free(c.out[0].data);
+    free(one.out[0].data);
+    fixture_close(&f);
+}
+
 // A pin takes nothing that a request waits for.
 static void test_pin_behind(void **state)
 {
@@ -379,6 +412,7 @@ int main(void)
                                        cmocka_unit_test(test_queue),
                                        cmocka_unit_test(test_unloaded_meanwhile),
                                        cmocka_unit_test(test_unloaded_itself),
+                                       cmocka_unit_test(test_pinned_answers),
                                        cmocka_unit_test(test_pin_behind),
                                        cmocka_unit_test(test_before_the_next_job)};
     return cmocka_run_group_tests(tests, NULL, NULL);

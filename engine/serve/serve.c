@@ -193,7 +193,8 @@ static void serve_alone(hth_serve *serve, hth_infer_request *request)
         hth_quota_owner(serve->ms->site, &request->model->account, request->r->tenant);
     }
     serve->ms->site->refused_over = serve->ms->site->refused_bytes = 0;
-    if (!hth_memory_wait_joins(&serve->memory_wait, request)) {
+    bool pinned = p != NULL && p->pinned; // it needs nothing more
+    if (pinned || !hth_memory_wait_joins(&serve->memory_wait, request)) {
         hth_infer_request_result(request, hth_infer(serve->ms, request));
     }
     hth_serve_ran(serve, request);
