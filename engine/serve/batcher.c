@@ -390,6 +390,9 @@ void hth_batcher_end(hth_batcher *batcher, hth_batch_queue *queue, int64_t sampl
 {
     double ns = (double)took_ns / (double)(samples > 0 ? samples : 1);
     batcher->busy_until_ns = 0;
+    if (took_ns == 0) {
+        return;
+    }
     if (queue->sample_ns == 0) {
         queue->sample_ns = ns;
     } else {

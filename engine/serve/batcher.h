@@ -147,7 +147,8 @@ typedef struct hth_batch_filter {
 hth_batch_item *hth_batcher_next(hth_batcher *batcher, uint64_t now_ns, hth_batch_filter filter,
                                  int64_t *bucket, uint64_t *wake_ns);
 
-// hth_batcher_begin and _end frame a run of `samples` of queue.
+// hth_batcher_begin and _end frame a run of `samples` of queue; took_ns 0: nothing was computed, so
+// that predictions learn nothing from it.
 void hth_batcher_begin(hth_batcher *batcher, const hth_batch_queue *queue, int64_t samples,
                        uint64_t now_ns);
 void hth_batcher_end(hth_batcher *batcher, hth_batch_queue *queue, int64_t samples,

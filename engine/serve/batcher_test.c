@@ -247,6 +247,9 @@ static void test_refusals(void **state)
     hth_batcher_end(&r.b, &r.q, 1, MS);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 10 * MS);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 99, 0), 0);
+    hth_batcher_begin(&r.b, &r.q, 1, 0);
+    hth_batcher_end(&r.b, &r.q, 1, 0); // it failed
+    assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 10 * MS);
     hth_batcher_begin(&r.b, &r.q, 2, 0);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 99, MS), MS);
     i[10] = item(1, 0);

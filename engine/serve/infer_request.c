@@ -12,9 +12,11 @@
 
 #define WORK_LONGEST_NS (UINT64_MAX / 2) // of timeouts: the time at which one ends is a number, too
 
-static int64_t work_samples(const hth_model *model, const hth_tensor *inputs)
+// What has no bytes may claim any number of samples: it counts as one at most.
+static int64_t work_samples(const hth_model *model, const hth_tensor *input)
 {
-    return model->source.batched && inputs[0].shape.rank > 0 ? inputs[0].shape.dim[0] : 1;
+    bool many = model->source.batched && input->shape.rank > 0;
+    return many && (input->bytes > 0 || input->shape.dim[0] < 1) ? input->shape.dim[0] : 1;
 }
 
 hth_err hth_infer_request_open(hth_models *ms, hth_model *model, hth_request *request,
@@ -213,8 +215,8 @@ void hth_infer_request_count(hth_models *ms, hth_model *model, const hth_request
         model->failure_ns += now_ns - request->submitted_ns;
         return;
     }
-    const hth_shape *s = request->n_inputs > 0 ? &request->inputs[0].t.shape : NULL;
-    model->samples += model->source.batched && s != NULL && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
+    model->samples +=
+        request->n_inputs > 0 ? (uint64_t)work_samples(model, &request->inputs[0].t) : 1;
     count_answer(model, times->output_ns - request->submitted_ns);
     model->success_ns += times->output_ns - request->submitted_ns;
     model->queue_ns += times->start_ns - request->submitted_ns;

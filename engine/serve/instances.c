@@ -245,7 +245,7 @@ static void run_answer(hth_serve *serve, hth_instance_run *run, hth_infer_reques
         hth_infer_request_count(serve->ms, m, request->r, &run->t, err);
     }
     uint64_t took_ns = (run->t.output_ns - run->t.start_ns) / (uint64_t)n;
-    hth_batcher_end(&serve->batcher, &m->queue, request->item.samples, took_ns);
+    hth_batcher_end(&serve->batcher, &m->queue, request->item.samples, err == HTH_OK ? took_ns : 0);
     hth_serve_settle(serve, &run->bill, took_ns, run->t.output_ns);
     hth_free(run->out);
     run->out = NULL;

@@ -186,7 +186,8 @@ void hth_serve_ran(hth_serve *serve, hth_infer_request *infer)
     }
 }
 
-static void serve_alone(hth_serve *serve, hth_infer_request *request)
+// serve_alone returns whether it computed an answer.
+static bool serve_alone(hth_serve *serve, hth_infer_request *request)
 {
     const hth_program *p = hth_source_match(&request->model->source, request->inputs);
     if (p == NULL || !p->active) {
@@ -197,25 +198,27 @@ static void serve_alone(hth_serve *serve, hth_infer_request *request)
     if (pinned || !hth_memory_wait_joins(&serve->memory_wait, request)) {
         hth_infer_request_result(request, hth_infer(serve->ms, request));
     }
+    bool computed = request->r->err == HTH_OK;
     hth_serve_ran(serve, request);
+    return computed;
 }
 
-static void serve_joined(hth_serve *serve, hth_infer_request **work, int n, int64_t bucket)
+// serve_joined returns whether it computed any answer.
+static bool serve_joined(hth_serve *serve, hth_infer_request **work, int n, int64_t bucket)
 {
     hth_work_hold(&serve->works); // there is one join
     hth_err err = hth_batch_run_run(&serve->batch_run, serve->ms, work, n, bucket);
     hth_work_let(&serve->works);
-    if (err != HTH_OK) {
-        for (int k = 0; k < n; k++) {
-            serve_alone(serve, work[k]);
-        }
-        return;
-    }
+    bool computed = false;
     for (int k = 0; k < n; k++) {
-        if (work[k] != NULL) {
+        if (err != HTH_OK) {
+            computed |= serve_alone(serve, work[k]);
+        } else if (work[k] != NULL) {
+            computed |= work[k]->r->err == HTH_OK;
             hth_serve_ran(serve, work[k]);
         }
     }
+    return computed;
 }
 
 void hth_serve_settle(hth_serve *serve, const hth_batch_bill *bill, uint64_t took_ns,
@@ -269,13 +272,10 @@ static void serve_run(hth_serve *serve, hth_pick *pick)
     uint64_t expected_ns = serve_expects(serve, pick);
     pick->start_ns = hth_now_ns();
     hth_batcher_begin(&serve->batcher, &m->queue, pick->samples, pick->start_ns);
-    if (pick->bucket == 0) {
-        serve_alone(serve, pick->work[0]);
-    } else {
-        serve_joined(serve, pick->work, pick->n, pick->bucket);
-    }
+    bool computed = pick->bucket == 0 ? serve_alone(serve, pick->work[0])
+                                      : serve_joined(serve, pick->work, pick->n, pick->bucket);
     uint64_t now_ns = hth_now_ns(), took_ns = now_ns - pick->start_ns;
-    hth_batcher_end(&serve->batcher, &m->queue, pick->samples, took_ns);
+    hth_batcher_end(&serve->batcher, &m->queue, pick->samples, computed ? took_ns : 0);
     hth_batcher_note_stall(&serve->batcher, expected_ns, took_ns, now_ns);
     hth_serve_settle(serve, &pick->bill, took_ns, now_ns);
     hth_model_rele(serve->ms, m);

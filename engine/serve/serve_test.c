@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that wait for one engine: joined, and answered as if they were alone; by priority; with
-// timeouts; canceled; of a model that is removed meanwhile.
+// timeouts, by what is predicted; canceled; of a model that is removed meanwhile.
 //
 // The engine's thread is held in the `place` of a first request until all others are submitted, so
 // that what waits together does not depend on time.
+#include "base/clock.h"
+#include "base/spin.h"
 #include "tests/rig/engine_call.h"
 #include "tests/rig/npy_data.h"
 
@@ -414,6 +416,81 @@ static void test_timeout(void **state)
     digits_close(&f);
 }
 
+// The real clock, put forward.
+static _Atomic uint64_t ahead_ns;
+
+static uint64_t ahead(void *ctx)
+{
+    return hth_real_ns() + atomic_load((_Atomic uint64_t *)ctx);
+}
+
+// An hour later there is no place for its outputs.
+static hth_err late_place(hth_request *request, hth_request_tensor *out, int n)
+{
+    atomic_fetch_add(&ahead_ns, 3600000000000u);
+    return hth_fail(HTH_ENOMEM, "nowhere to put it");
+}
+
+// after has a request with a timeout of a minute wait after `before`, and expects its answer.
+static void after(fixture *f, waiting *before, const char *model, const hth_tensor *tensor)
+{
+    waiting first, w;
+    hth_tensor x = part(0, 1);
+    waiting_init(&first, "digits", &x);
+    hold(f, &first);
+    waiting_init(&w, model, tensor);
+    w.c.r.timeout_us = 60000000;
+    assert_ok(hth_engine_submit(f->engine, &before->c.r));
+    assert_ok(hth_engine_submit(f->engine, &w.c.r));
+    release();
+    assert_ok(call_wait(&first.c));
+    assert_ok(call_wait(&before->c));
+    assert_ok(call_wait(&w.c));
+    free(first.c.out[0].data);
+    free(before->c.out[0].data);
+    free(w.c.out[0].data);
+}
+
+// How long requests wait is predicted from what was computed: neither from a run that failed, nor
+// from samples that a shape without a byte claims.
+static void test_predicted(void **state)
+{
+    static float values[12];
+    fixture f;
+    waiting w;
+    hth_clock_inject(ahead, &ahead_ns);
+    digits_open(&f);
+    hth_tensor x = part(0, 1);
+    put(f.store, "other", "tests/data/digits/digits.onnx");
+    waiting_init(&w, "other", &x);
+    w.c.r.place = late_place;
+    assert_ok(hth_engine_submit(f.engine, &w.c.r));
+    assert_err(call_wait(&w.c), HTH_ENOMEM, "nowhere to put it");
+    waiting_init(&w, "other", &x);
+    after(&f, &w, "other", &x);
+
+    hth_tensor some = {.dtype = HTH_DT_F32,
+                       .shape = {4, {1, 3, 2, 2}},
+                       .data = values,
+                       .bytes = sizeof values},
+               empty = {
+                   .dtype = HTH_DT_F32, .shape = {4, {1000000000000, 3, 0, 0}}, .data = values};
+    put(f.store, "open", "tests/data/onnx/unsorted.onnx");
+    waiting_init(&w, "open", &some);
+    assert_ok(hth_engine_submit(f.engine, &w.c.r));
+    assert_ok(call_wait(&w.c));
+    free(w.c.out[0].data);
+    waiting_init(&w, "open", &empty);
+    after(&f, &w, "digits", &x);
+    json_t *doc = told(&f, "stats", "{\"model\":\"open\"}");
+    json_t *m = json_array_get(json_object_get(doc, "models"), 0), *times;
+    times = json_object_get(m, "times");
+    assert_int_equal(json_integer_value(json_object_get(times, "samples")), 2);
+    json_decref(doc);
+    digits_close(&f);
+    hth_clock_inject(NULL, NULL);
+}
+
 // The queue's length, and what is set for a model by name.
 static void test_policy(void **state)
 {
@@ -608,6 +685,7 @@ int main(void)
                                        cmocka_unit_test(test_churn),
                                        cmocka_unit_test(test_priority),
                                        cmocka_unit_test(test_timeout),
+                                       cmocka_unit_test(test_predicted),
                                        cmocka_unit_test(test_policy),
                                        cmocka_unit_test(test_removed),
                                        cmocka_unit_test(test_compiled_under_load),
