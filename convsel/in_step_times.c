@@ -46,10 +46,11 @@ double hth_in_step_times_blend(double old, int n, double now)
     return old + weight * (clamp(now, old, IN_STEP_STEP) - old);
 }
 
+// "in-situ4 .." of "convsel4 ..", and no longer than that: what older kernels took in a step counts
+// no more than what they take alone.
 static void in_step_key(const char *key, char out[HTH_CONVSEL_KEY])
 {
-    size_t name = strcspn(key, " "); // "convsel3"
-    snprintf(out, HTH_CONVSEL_KEY, "in-situ1%s", key + name);
+    snprintf(out, HTH_CONVSEL_KEY, "in-situ%s", key + strlen("convsel"));
 }
 
 hth_err hth_in_step_times_forget(const hth_timing_cache *cache, const char *key)

@@ -141,6 +141,25 @@ static void changes_are_bounded(void **state)
     fixture_close(&s.f);
 }
 
+// What kernels of before took in a step says nothing of today's.
+static void older_kernels_times_do_not_count(void **state)
+{
+    (void)state;
+    static const char *const old[] = {"in-situ1", "in-situ3"};
+    step s;
+    char key[HTH_CONVSEL_KEY], at[HTH_CONVSEL_KEY];
+    step_open(&s);
+    hth_convsel_key(&s.f.device, s.f.graph, &s.f.graph->nodes[0], &s.cache_state, key, sizeof key);
+    for (int i = 0; i < 2; i++) {
+        snprintf(at, sizeof at, "%s%s", old[i], strchr(key, ' '));
+        texts_put(&s.t, at, "a 50.000 4\n");
+    }
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 100);
+    learn(&s, "a", 120, 120, 120);
+    NEAR(us_of(&s, 0, "a", &s.cache_state), 120);
+    fixture_close(&s.f);
+}
+
 static void damaged_and_unknown(void **state)
 {
     (void)state;
@@ -172,6 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seen_times_win_and_scale_the_others),
         cmocka_unit_test(changes_are_bounded),
+        cmocka_unit_test(older_kernels_times_do_not_count),
         cmocka_unit_test(damaged_and_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
