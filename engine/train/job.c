@@ -186,3 +186,12 @@ void hth_job_unstored(const hth_job_told *told, const char *why, char trouble[HT
              why, told->job);
     job_warn(told, trouble);
 }
+
+void hth_job_unremoved(hth_store *store, const char *job)
+{
+    char note[HTH_CHECKPOINT_NOTE];
+    snprintf(note, sizeof note, "finished, but its last checkpoint could not be removed: %.400s",
+             hth_err_detail());
+    hth_log(WARN, SERVER, "train", "job '%s': %s", job, note);
+    hth_checkpoint_note_set(store, job, note);
+}

@@ -19,7 +19,8 @@ typedef struct hth_job hth_job;
 typedef struct hth_job_ops {
     void (*free)(hth_job *job);
     // slice makes a step, or part of one. After the last one the result is stored, the request has
-    // its answer (r->json), and *done. HTH_ETIMEDOUT: its time limit is over, with a checkpoint.
+    // its answer (r->json), and *done; with an error there was no memory for the answer.
+    // HTH_ETIMEDOUT: its time limit is over, with a checkpoint.
     hth_err (*slice)(hth_job *job, bool *done);
     // The arguments, with what was chosen, and what was planned ({"peak_bytes", "budget_bytes",
     // "host_bytes", "predicted_ms"}): the job's.
@@ -103,5 +104,8 @@ typedef struct hth_job_told {
 // checkpoints it is told once, until one is written and trouble is "" again.
 void hth_job_unwritten(const hth_job_told *told, char trouble[HTH_CHECKPOINT_NOTE]);
 void hth_job_unstored(const hth_job_told *told, const char *why, char trouble[HTH_CHECKPOINT_NOTE]);
+// hth_job_unremoved: the checkpoint of a job whose result is stored could not be removed, as
+// hth_fail says. It gets a note, so that no server goes on from it.
+void hth_job_unremoved(hth_store *store, const char *job);
 
 #endif

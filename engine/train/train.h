@@ -228,8 +228,9 @@ typedef struct hth_train_events {
 hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                            hth_train_job **out);
 // hth_train_job_slice runs one step, or evaluates one batch of held-out data after an epoch. After
-// the last one the result is published, r->json is the summary, and *done. HTH_ETIMEDOUT: it was at
-// work for as long as it may be (spec->time_limit), and a checkpoint of where it stands was made.
+// the last one the result is published, r->json is the summary, and *done; with an error there was
+// no memory for the summary. HTH_ETIMEDOUT: it was at work for as long as it may be
+// (spec->time_limit), and a checkpoint of where it stands was made.
 hth_err hth_train_job_slice(hth_train_job *job, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *job);

@@ -339,7 +339,9 @@ static hth_err job_answer(hth_train_job *job, bool *done)
     job->version = version;
     hth_version_swap_settle(job->ms, name); // who waits for the job finds its result served
     (void)hth_train_job_saved(job);         // one may be being written
-    HTH_TRY(hth_checkpoint_drop(job->ms->store, &job->spec));
+    if (hth_checkpoint_drop(job->ms->store, &job->spec) != HTH_OK) {
+        hth_job_unremoved(job->ms->store, name);
+    }
     json_array_foreach(job->history, i, v)
     {
         ms_sum += json_number_value(json_array_get(v, 1));

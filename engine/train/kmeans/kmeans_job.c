@@ -185,8 +185,10 @@ static hth_err job_end(kmeans_job *job, bool *done)
         return job_unpublished(job, err);
     }
     hth_version_swap_settle(job->ms, job->name); // who waits for the job finds its result served
-    HTH_TRY(hth_checkpoint_rm(job->ms->store, job->name));
     *done = true;
+    if (hth_checkpoint_rm(job->ms->store, job->name) != HTH_OK) {
+        hth_job_unremoved(job->ms->store, job->name);
+    }
     return kmeans_summary(job);
 }
 

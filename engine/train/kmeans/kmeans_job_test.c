@@ -11,6 +11,7 @@
 #include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_index.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
 static void rig_open(rig *r)
@@ -385,6 +386,41 @@ static void a_full_disk_costs_no_result(void **state)
     rig_close(&r);
 }
 
+static uint64_t fault_at; // of the file operations after the last iteration
+
+static void fail_later(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    if (strstr(what, "\"inertia\"") != NULL && done == ITERATIONS) {
+        hth_store_file_fault(fault_at, EIO);
+    }
+}
+
+// A job whose result is published has finished, also if its checkpoint cannot be removed.
+static void what_is_published_has_finished(void **state)
+{
+    rig r;
+    bool there;
+    int published = 0;
+    rig_open(&r);
+    char *text = asks_text(&r, "found", "{\"checkpoint-every\": 3}");
+    for (fault_at = 8; fault_at <= 30; fault_at++) {
+        call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = fail_later}};
+        hth_err err = call_run(r.f.engine, &c);
+        hth_store_file_fault(0, 0);
+        assert_ok(hth_store_has(r.f.store, "found", 0, &there));
+        if (there != (err == HTH_OK)) {
+            fail_msg("%d: published %d: %s", (int)fault_at, there, c.r.detail);
+        }
+        published += there;
+        (void)hth_store_rm(r.f.store, "found", 0);
+        assert_ok(hth_checkpoint_rm(r.f.store, "found"));
+        hth_free(c.r.json);
+    }
+    assert_in_range(published, 10, 22);
+    free(text);
+    rig_close(&r);
+}
+
 // A job that is resumed with fewer iterations than it has made has its last labels to find.
 static void no_iterations_are_left(void **state)
 {
@@ -500,6 +536,7 @@ int main(void)
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(what_has_converged_stays),
         cmocka_unit_test(a_full_disk_costs_no_result),
+        cmocka_unit_test(what_is_published_has_finished),
         cmocka_unit_test(no_iterations_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

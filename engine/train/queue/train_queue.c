@@ -338,6 +338,18 @@ static hth_err queue_begin(hth_train_queue *queue, hth_train_entry *entry)
     return waits ? queue_blocked(queue, entry) : err;
 }
 
+// queue_finished ends a job whose result is stored, whatever became of its answer.
+static void queue_finished(hth_train_queue *queue, hth_train_entry *entry, hth_err err)
+{
+    char why[HTH_CHECKPOINT_NOTE];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_train_entry_state(queue, entry, "finished", NULL);
+    if (!entry->member) {
+        hth_train_queue_record(queue, entry->job, "finished", NULL);
+    }
+    hth_train_queue_end(queue, entry, hth_err_restore(err, why), "finished");
+}
+
 bool hth_train_queue_slice(hth_train_queue *queue)
 {
     bool done = false;
@@ -353,16 +365,12 @@ bool hth_train_queue_slice(hth_train_queue *queue)
     }
     queue->active = e;
     hth_err err = e->work != NULL ? queue_step(queue, e, &done) : queue_begin(queue, e);
-    if (err != HTH_OK) {
+    if (done) {
+        queue_finished(queue, e, err);
+    } else if (err != HTH_OK) {
         if (!hth_train_wait_again(queue, e, err)) {
             hth_train_queue_end(queue, e, err, hth_train_queue_failed(queue, e, err));
         }
-    } else if (done) {
-        hth_train_entry_state(queue, e, "finished", NULL);
-        if (!e->member) {
-            hth_train_queue_record(queue, e->job, "finished", NULL);
-        }
-        hth_train_queue_end(queue, e, HTH_OK, "finished");
     } else if (e->work != NULL && hth_job_stuck(e->work)) {
         e->paused = true; // until there is room, and somebody says so
         hth_train_gang_pause(e);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store keeps of a job from the moment on that it is accepted, so that it outlives its
 // client and its server; what it waits for, how long it may run, and how often it is tried.
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
 #include "engine/train/checkpoint/checkpoint.h"
@@ -358,6 +359,83 @@ static void attempts_are_counted(void **state)
     fixture_close(&f);
 }
 
+// What the engine told of a job last: its state, and the step that it went on from.
+static char told_state[24];
+static long long told_from;
+
+static void told_event(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total)
+{
+    const char *from = strstr(what, "\"from_step\":");
+    (void)sscanf(what, "{\"state\":\"%23[a-z]", told_state);
+    told_from = from != NULL ? atoll(strchr(from, ':') + 1) : told_from;
+}
+
+static void told_open(fixture *f)
+{
+    fixture_open(f, DEVICE);
+    hth_engine_close(f->engine);
+    hth_engine_config config = {.device = DEVICE, .event = told_event};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+static uint64_t fault_at, fault_from; // of what is done, or allocated, after the last step
+static bool fault_memory;
+
+static void fail_later(hth_request *request, const char *what, uint64_t done, uint64_t total)
+{
+    if (strstr(what, "\"step\"") != NULL && done == total) {
+        fault_from = hth_alloc_count();
+        if (fault_memory) {
+            hth_fault_alloc(fault_at);
+        } else {
+            hth_store_file_fault(fault_at, EIO);
+        }
+    }
+}
+
+// expect_finished runs a job with that fault: it has finished if its result is published, and else
+// failed. Returns whether it is.
+static bool expect_finished(fixture *f, const char *text)
+{
+    bool there;
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .progress = fail_later}};
+    hth_err err = call_run(f->engine, &c);
+    hth_fault_alloc(0);
+    hth_store_file_fault(0, 0);
+    assert_ok(hth_store_has(f->store, "result", 0, &there));
+    if (strcmp(told_state, there ? "finished" : "failed") != 0 ||
+        (there && err != HTH_OK && !fault_memory)) {
+        fail_msg("%d, %d: published %d, %s: %s", fault_memory, (int)fault_at, there, told_state,
+                 c.r.detail);
+    }
+    (void)hth_store_rm(f->store, "result", 0);
+    assert_ok(hth_checkpoint_rm(f->store, "result"));
+    hth_free(c.r.json);
+    return there;
+}
+
+// A job whose result is published has finished, whatever fails then: its checkpoint cannot be
+// removed, or there is no memory for the answer.
+static void what_is_published_has_finished(void **state)
+{
+    fixture f;
+    char data[200];
+    int published[2] = {0, 0}, last[2] = {40, 1};
+    told_open(&f);
+    prepare(&f, &mlp, data);
+    for (int k = 0; k < 2; k++) {
+        fault_memory = k == 1; // where nobody else allocates
+        char *text = job_text(&mlp, data, k == 1 ? "{}" : "{\"checkpoint-every\": 1}");
+        for (fault_at = 1; fault_at <= (uint64_t)last[k]; fault_at++) {
+            published[k] += expect_finished(&f, text);
+            last[1] = (int)(hth_alloc_count() - fault_from);
+        }
+        assert_true(published[k] > 1 && published[k] < last[k]);
+        free(text);
+    }
+    fixture_close(&f);
+}
+
 // A second attempt does not go on from what an older job of the same name and the same arguments
 // has left: what it reads may be another thing now.
 static void another_attempt_is_of_the_same_job(void **state)
@@ -685,6 +763,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(checkpoints_come_by_themselves, setup, teardown),
         cmocka_unit_test_setup_teardown(time_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_published_has_finished, setup, teardown),
         cmocka_unit_test_setup_teardown(another_attempt_is_of_the_same_job, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_that_wait_are_lost_with_their_server, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_that_never_begin_have_ended, setup, teardown),
