@@ -232,6 +232,18 @@ void hth_replan_end(hth_trainer *trainer)
     trainer->replan.resizes = trainer->replan.unwanted = false;
 }
 
+bool hth_replan_evaluates(const hth_trainer *trainer, const hth_plan *plan, uint64_t bytes)
+{
+    const hth_trainer_shape *s = &trainer->shapes[0];
+    uint64_t slots_bytes = s->parts > 1 ? s->apply.slots_bytes : 0;
+    for (int i = 0; s->parts == 1 && i < trainer->slots.n; i++) {
+        int t = hth_program_slot(s->apply.program, i);
+        bool stays = t >= 0 && !plan->streamed[t];
+        slots_bytes += stays ? hth_plan_round(trainer->slots.bytes[i]) : 0;
+    }
+    return bytes >= slots_bytes + trainer->eval_bytes;
+}
+
 // watch_finish takes what was found over, if it is worth it, and goes on from there with what is
 // left of the work, unless somebody has stopped the search.
 static hth_err watch_finish(hth_trainer *trainer)
@@ -239,7 +251,8 @@ static hth_err watch_finish(hth_trainer *trainer)
     hth_replan *w = &trainer->replan;
     watch_join(w);
     double from_us = hth_trainer_predicted_us(trainer);
-    bool better = w->refine.best != NULL && w->refine.us <= watch_enough_us(trainer);
+    bool better = w->refine.best != NULL && w->refine.us <= watch_enough_us(trainer) &&
+                  hth_replan_evaluates(trainer, w->refine.best, trainer->memory_bytes);
     w->work_ms += w->refine.work_ms;
     w->total_ms += w->refine.work_ms;
     hth_err err = better ? hth_replan_take(trainer) : HTH_OK;

@@ -17,6 +17,10 @@ hth_err hth_replan_choices(const hth_program *program, int **out);
 // hth_replan_cost_us is about what changing over to another plan costs.
 double hth_replan_cost_us(const hth_trainer *trainer);
 
+// hth_replan_evaluates: with that plan in the place of the one that is watched, and `bytes` of the
+// device, the job has room for its evaluations.
+bool hth_replan_evaluates(const hth_trainer *trainer, const hth_plan *plan, uint64_t bytes);
+
 // hth_replan_measure begins to measure `steps` steps; hth_replan_sample takes one of them over,
 // which took `us`; hth_replan_learn, after the last one, has the problem's times be the measured
 // ones.

@@ -110,6 +110,23 @@ static void better_plans_are_taken_over(void **state)
     check_taken_over(2);
 }
 
+// Such a plan, which leaves too little of the memory for evaluations.
+static void evaluations_keep_their_memory(void **state)
+{
+    rig r;
+    rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, true);
+    r.t->shapes[0].apply.program->plan->predicted_us *= 2;
+    r.t->replan.corrections = INT_MAX;
+    hth_trainer_evaluates(r.t, r.t->memory_bytes);
+    while (hth_trainer_plans(r.t)) {
+        rig_step(&r);
+        usleep(1000); // the search has the lowest priority
+    }
+    assert_true(r.t->replan.slices > 0);
+    assert_int_equal(hth_trainer_swaps(r.t), 0);
+    rig_close(&r);
+}
+
 // With that budget; false: the first plan is as good as any that the search finds.
 static bool quick_plan_is_refined(const char *budget)
 {
@@ -361,6 +378,7 @@ int main(void)
         cmocka_unit_test(predictions_are_corrected),
         cmocka_unit_test(correction_can_be_asked_for),
         cmocka_unit_test(better_plans_are_taken_over),
+        cmocka_unit_test(evaluations_keep_their_memory),
         cmocka_unit_test(quick_plans_are_refined),
         cmocka_unit_test(searches_are_bounded),
         cmocka_unit_test(no_host_memory),

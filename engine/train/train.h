@@ -178,9 +178,11 @@ hth_err hth_trainer_class_axis(hth_trainer *trainer, const hth_tensor *inputs,
                                const hth_shape *labels, int *axis);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *trainer, const hth_tensor *inputs, hth_tensor *target);
-// hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change
-// of the budget.
+// hth_trainer_arena lends the memory that steps of whole batches compute in until the next step,
+// prepare, or change of the budget. hth_trainer_evaluates: who borrows it needs so much of it, and
+// until the budget changes no plan is taken over that leaves less.
 hth_err hth_trainer_arena(hth_trainer *trainer, void **out, uint64_t *bytes);
+void hth_trainer_evaluates(hth_trainer *trainer, uint64_t bytes);
 // hth_trainer_finite: HTH_EINVAL names a parameter or statistic with elements that are not finite,
 // but were.
 hth_err hth_trainer_finite(hth_trainer *trainer);

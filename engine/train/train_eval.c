@@ -16,7 +16,7 @@ struct hth_evaluator {
     hth_train_data data;
     hth_source source;        // of the forward graph; a program per batch shape
     void *arena;              // of the trainer, as is its size
-    uint64_t budget, planned; // planned: what the programs were made for
+    uint64_t budget, planned; // planned: what the programs take of it
     int64_t batch, at;        // at: first sample of the next batch
     hth_tensor *in;           // of the forward graph
     float *result;            // its output
@@ -71,7 +71,9 @@ static hth_err eval_program(hth_evaluator *evaluator, hth_program **out)
 {
     HTH_TRY(eval_program_any(evaluator, out));
     size_t bytes = hth_program_output(*out, 0).bytes;
+    uint64_t arena = (*out)->plan->arena_bytes;
     evaluator->most_bytes = bytes > evaluator->most_bytes ? bytes : evaluator->most_bytes;
+    evaluator->planned = arena > evaluator->planned ? arena : evaluator->planned;
     return HTH_OK;
 }
 
@@ -105,7 +107,7 @@ static hth_err eval_programs(hth_evaluator *evaluator)
 {
     hth_program *p;
     hth_train_data *d = &evaluator->data;
-    evaluator->most_bytes = 0;
+    evaluator->most_bytes = evaluator->planned = 0;
     hth_train_data_shape(d, evaluator->batch);
     HTH_TRY(eval_program(evaluator, &p));
     if (d->n_samples % evaluator->batch == 0) {
@@ -120,7 +122,6 @@ static hth_err eval_programs(hth_evaluator *evaluator)
 static hth_err eval_prepare(hth_evaluator *evaluator)
 {
     const hth_train_data *d = &evaluator->data;
-    evaluator->planned = evaluator->budget;
     evaluator->batch =
         evaluator->spec->batch < d->n_samples ? evaluator->spec->batch : d->n_samples;
     hth_err err = eval_programs(evaluator);
@@ -136,6 +137,7 @@ static hth_err eval_prepare(hth_evaluator *evaluator)
         err = eval_programs(evaluator);
     }
     HTH_TRY(err);
+    hth_trainer_evaluates(evaluator->trainer, evaluator->planned);
     return eval_result_alloc(evaluator);
 }
 
@@ -143,6 +145,7 @@ hth_err hth_evaluator_refit(hth_evaluator *evaluator)
 {
     HTH_TRY(eval_bind(evaluator));
     if (evaluator->budget >= evaluator->planned) {
+        hth_trainer_evaluates(evaluator->trainer, evaluator->planned);
         return HTH_OK;
     }
     eval_forget(evaluator);

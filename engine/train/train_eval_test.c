@@ -355,6 +355,42 @@ static void evaluations_go_on_under_another_budget(void **state)
     }
 }
 
+// The last batch of an epoch has one sample, so that more slots may stay on the device: evaluations
+// have the memory that they were planned for all the same.
+static void evaluations_have_the_memory_of_whole_batches(void **state)
+{
+    static const training *const all[] = {&image_net, &unet, &mobile};
+    for (int k = 0; k < 3 * 6; k++) {
+        rig r;
+        void *at;
+        uint64_t opened, after;
+        char budget[8];
+        const training *t = all[k / 6];
+        rig_make(&r, t, 8, HTH_POLICY_HEARTH);
+        hth_tensor x = rig_batch(1, t->x, t->x_rank, t->x_classes);
+        hth_tensor y = rig_batch(1, t->y, t->y_rank, t->y_classes);
+        snprintf(budget, sizeof budget, "%d%%", 35 + 5 * (k % 6));
+        r.spec.budget = budget;
+        hth_err err = hth_trainer_prepare(r.t, &r.input, &r.target);
+        if (err == HTH_OK) {
+            assert_ok(hth_trainer_prepare(r.t, &x, &y));
+            rig_prepare(&r);
+            assert_ok(hth_trainer_arena(r.t, &at, &opened));
+            assert_ok(hth_trainer_prepare(r.t, &x, &y));
+            assert_ok(hth_trainer_arena(r.t, &at, &after));
+            if (after != opened) {
+                fail_msg("%s, %s: %llu bytes, %llu when it began", t->model, budget,
+                         (unsigned long long)after, (unsigned long long)opened);
+            }
+        } else {
+            assert_int_equal(err, HTH_ETOOBIG);
+        }
+        free(x.data);
+        free(y.data);
+        rig_close(&r);
+    }
+}
+
 // What programs of `site` take for their operators; *one: one of an evaluator's.
 static uint64_t overhead_of(const hth_site *site, const hth_source *model, uint64_t *one)
 {
@@ -564,6 +600,7 @@ int main(void)
         cmocka_unit_test(joined_samples_are_evaluated_as_trained),
         cmocka_unit_test(joined_samples_are_never_halved),
         cmocka_unit_test(evaluations_fit_another_budget),
+        cmocka_unit_test(evaluations_have_the_memory_of_whole_batches),
         cmocka_unit_test(evaluations_have_room_for_every_batch),
         cmocka_unit_test(evaluations_go_on_under_another_budget),
         cmocka_unit_test(parts_are_disjoint),

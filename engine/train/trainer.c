@@ -132,7 +132,7 @@ hth_err hth_trainer_replan(hth_trainer *trainer)
     hth_free(trainer->retained);
     trainer->memory = NULL;
     trainer->retained = NULL;
-    trainer->memory_bytes = trainer->budget_bytes = 0;
+    trainer->memory_bytes = trainer->budget_bytes = trainer->eval_bytes = 0;
     trainer->admission = (hth_train_admission){.ask = NULL};
     trainer->current = -1;
     hth_trainer_share(trainer);
@@ -368,16 +368,22 @@ hth_err hth_trainer_class_axis(hth_trainer *trainer, const hth_tensor *inputs,
     return err;
 }
 
+// The first shape's, whichever the last batch had: to a smaller one more slots may have stayed.
 hth_err hth_trainer_arena(hth_trainer *trainer, void **out, uint64_t *bytes)
 {
     if (trainer->current < 0) {
         return hth_fail(HTH_EINVAL, "there is no step to share memory with");
     }
-    hth_trainer_phase *s = &hth_trainer_current(trainer)->apply;
+    hth_trainer_phase *s = &trainer->shapes[0].apply;
     HTH_TRY(hth_trainer_enter(trainer, s));
     *out = s->program->arena;
     *bytes = trainer->memory_bytes - s->slots_bytes;
     return HTH_OK;
+}
+
+void hth_trainer_evaluates(hth_trainer *trainer, uint64_t bytes)
+{
+    trainer->eval_bytes = bytes > trainer->eval_bytes ? bytes : trainer->eval_bytes;
 }
 
 // A batch is taken in parts only where they make the same update together: `auto` never divides

@@ -64,6 +64,7 @@ struct hth_trainer {
     uint64_t retained_bytes;
     void *memory; // on the device: slots, and after them the arena of the step at work
     uint64_t memory_bytes;
+    uint64_t eval_bytes;           // of hth_trainer_arena, that evaluations were planned for
     hth_job_memory share;          // of the device: that memory
     hth_train_admission admission; // .. and how it gets it
     hth_account account;           // whose it is

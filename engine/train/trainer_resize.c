@@ -214,6 +214,9 @@ static hth_err resize_take(hth_trainer *trainer)
         return hth_fail(HTH_ENOTSUP, "steps would take %.3g ms in place of %.3g ms",
                         w->refine.best->predicted_us / 1e3, now_us / 1e3);
     }
+    if (!hth_replan_evaluates(trainer, w->refine.best, bytes)) {
+        return hth_fail(HTH_ENOTSUP, "the plan that was found leaves too little for evaluations");
+    }
     if (bytes > trainer->memory_bytes) { // the present plan needs no more than that
         HTH_TRY(resize_memory(trainer, bytes));
         return hth_replan_take(trainer);

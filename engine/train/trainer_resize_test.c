@@ -154,6 +154,15 @@ static void refused(void **state)
     r.t->replan.stop = 1; // as hth_trainer_more ends a search in the memory that there is
     hth_trainer_keep_size(r.t);
     assert_int_equal(r.t->replan.stop, 1);
+    hth_trainer_evaluates(r.t, 2 * most_bytes); // no plan leaves so much
+    hth_err err = HTH_ETOOBIG;
+    seem_slow(&r);
+    while (err == HTH_ETOOBIG) { // as in check_resized
+        assert_ok(hth_trainer_more(r.t, MANY));
+        err = until_resized(&r);
+    }
+    assert_err(err, HTH_ENOTSUP, "too little for evaluations");
+    r.t->eval_bytes = 0;
     assert_ok(hth_trainer_less(r.t, HTH_PLAN_ALIGN)); // there is no such plan
     assert_int_equal(until_resized(&r), HTH_ETOOBIG);
     assert_true(r.t->memory_bytes == had_bytes);
