@@ -232,7 +232,8 @@ static hth_err job_resume(hth_train_job *job)
 }
 
 // A job that goes on takes its batches in as many parts as before, whatever would be chosen now,
-// and computes in the same precision, whatever is set for the model now.
+// and computes in the same precision, whatever is set for the model now. One that was interrupted
+// also stays with the version that it began with, which its request does not know.
 static void job_settle(hth_train_job *job)
 {
     bool precise = json_object_get(job->args, "precision") != NULL;
@@ -241,9 +242,13 @@ static void job_settle(hth_train_job *job)
     if (json_is_true(json_object_get(job->args, "resume")) &&
         hth_checkpoint_job(job->args, name) == HTH_OK &&
         hth_checkpoint_find(job->ms->store, name, &doc) == HTH_OK) {
-        json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
-        json_t *precision = json_object_get(json_object_get(doc, "job"), "precision");
+        const json_t *args = json_object_get(doc, "job");
+        json_t *parts = json_object_get(args, "parts");
+        json_t *precision = json_object_get(args, "precision");
         bool begun = json_integer_value(json_object_get(doc, "step")) > 0;
+        if (job->r->crashes > 0) {
+            json_object_set(job->args, "version", json_object_get(args, "version"));
+        }
         json_object_set(job->args, "parts", parts); // nothing, where there is none
         if (!precise && begun) {
             json_object_set_new(job->args, "precision",
@@ -449,8 +454,9 @@ static hth_err job_make(hth_models *ms, hth_request *request, hth_train_events e
     return HTH_OK;
 }
 
-// job_replaces tells whether the checkpoint under the job's name is an older job's.
-static bool job_replaces(const hth_models *ms, const hth_request *request)
+// job_replaces tells whether the checkpoint under the job's name is an older job's. *numbered: the
+// job has a number, by which that is certain.
+static bool job_replaces(const hth_models *ms, const hth_request *request, bool *numbered)
 {
     char name[HTH_CHECKPOINT_JOB];
     json_t *stored = NULL;
@@ -458,6 +464,7 @@ static bool job_replaces(const hth_models *ms, const hth_request *request)
     bool there = hth_checkpoint_job(args, name) == HTH_OK &&
                  hth_checkpoint_args(ms->store, name, &stored) == HTH_OK;
     bool other = there && !hth_checkpoint_of(args, true, stored);
+    *numbered = json_object_get(args, "id") != NULL;
     json_decref(stored);
     json_decref(args);
     return other;
@@ -469,9 +476,11 @@ static bool job_replaces(const hth_models *ms, const hth_request *request)
 hth_err hth_train_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                            hth_train_job **out)
 {
-    bool died = request->crashes > 0 && !job_replaces(ms, request);
+    bool numbered = false;
+    bool died = request->crashes > 0 && !job_replaces(ms, request, &numbered);
     hth_err err = job_make(ms, request, events, died, out);
-    return died && err == HTH_EINVAL ? job_make(ms, request, events, false, out) : err;
+    bool other = died && !numbered && err == HTH_EINVAL;
+    return other ? job_make(ms, request, events, false, out) : err;
 }
 
 void hth_train_job_free(hth_train_job *job)

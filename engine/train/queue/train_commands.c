@@ -277,7 +277,7 @@ static hth_err query_resume(hth_train_queue *queue, const hth_request *request, 
     return hth_train_row_get(queue, request, job, false, out);
 }
 
-// A job at work is planned again; one that waits will be planned so.
+// A job at work is planned again, also in another attempt; one that waits will be planned so.
 static hth_err job_budget(hth_train_queue *queue, const char *job, const char *budget)
 {
     hth_train_entry *e = hth_train_queue_find(queue, job);
@@ -289,7 +289,8 @@ static hth_err job_budget(hth_train_queue *queue, const char *job, const char *b
         queue->freed++;
         hth_err err = hth_job_budget(e->work, budget);
         hth_train_fair_began(queue, e);
-        return err;
+        HTH_TRY(err);
+        return hth_train_entry_set(e, "budget", json_string(budget));
     }
     hth_train_fair_forget(queue, e);
     HTH_TRY(hth_train_entry_set(e, "budget", json_string(budget)));

@@ -365,17 +365,167 @@ static long long told_from;
 
 static void told_event(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total)
 {
+    if (strstr(what, "\"step\"") != NULL && done == total && faults > 0) {
+        faults--;
+        hth_store_file_fault(1, ENOSPC);
+    }
     const char *from = strstr(what, "\"from_step\":");
     (void)sscanf(what, "{\"state\":\"%23[a-z]", told_state);
     told_from = from != NULL ? atoll(strchr(from, ':') + 1) : told_from;
 }
 
+static void told_again(fixture *f)
+{
+    hth_engine_config config = {.device = DEVICE, .event = told_event};
+    hth_engine_close(f->engine);
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
 static void told_open(fixture *f)
 {
+    faults = 0;
     fixture_open(f, DEVICE);
-    hth_engine_close(f->engine);
-    hth_engine_config config = {.device = DEVICE, .event = told_event};
-    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+    told_again(f);
+}
+
+// begun_text is a job's request as a server gives it to its engine, with a number.
+static char *begun_text(const fixture *f, const char *data, const char *more)
+{
+    char job[HTH_CHECKPOINT_JOB];
+    double want[STEPS];
+    uint64_t id;
+    json_t *q = arguments_of(&mlp, data, more, want);
+    assert_ok(hth_job_index_begin(f->store, q, HTH_TENANT_OWN, true, job, &id));
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    return text;
+}
+
+// put_newer makes what was trained as "whole" the second version of the model that was trained.
+static void put_newer(hth_store *store)
+{
+    hth_manifest m;
+    hth_put_tensor t[8] = {{.name = NULL}};
+    hth_const *view[8];
+    hth_put_result result;
+    assert_ok(hth_store_get(store, "whole", 0, &m));
+    assert_in_range(m.n_tensors, 1, 8);
+    for (int i = 0; i < m.n_tensors; i++) {
+        const hth_manifest_tensor *x = &m.tensors[i];
+        assert_ok(hth_store_view(store, x, &view[i]));
+        t[i] = (hth_put_tensor){.name = x->name,
+                                .dtype = x->dtype,
+                                .shape = x->shape,
+                                .data = view[i]->data,
+                                .bytes = x->bytes};
+    }
+    assert_ok(hth_store_put(store, "mlp_sgd", m.skeleton, m.skeleton_bytes, NULL, t, m.n_tensors,
+                            NULL, NULL, &result));
+    assert_int_equal(result.version, 2);
+    for (int i = 0; i < m.n_tensors; i++) {
+        hth_const_rele(view[i]);
+    }
+    hth_manifest_fini(&m);
+}
+
+// A job is held, gets another budget, and there is a newer version of its model.
+static void begin_and_change(fixture *f, witness *w, const char *text, json_int_t *budget_bytes)
+{
+    hth_err err;
+    train_three_steps(f, w, text);
+    json_t *row = ask(f, "job", "{\"job\": \"result\", \"budget\": \"100%\"}", &err);
+    assert_ok(err);
+    *budget_bytes = json_integer_value(json_object_get(row, "budget_bytes"));
+    json_decref(row);
+    put_newer(f->store);
+}
+
+// expect_same: it went on from that step, as one that was left alone, within the other budget.
+static void expect_same(call *c, json_t *whole, int64_t from, json_int_t budget_bytes)
+{
+    assert_ok(call_wait(c));
+    json_t *doc = json_loads(c->r.json, 0, NULL);
+    assert_int_equal(told_from, from);
+    same_losses(whole, doc, STEPS);
+    assert_int_equal(json_integer_value(json_object_get(doc, "budget_bytes")), budget_bytes);
+    json_decref(doc);
+    hth_free(c->r.json);
+}
+
+// Another attempt goes on with the version and the budget that the one before had.
+static void another_attempt_has_what_the_first_had(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    json_int_t budget_bytes;
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    told_open(&f);
+    prepare(&f, &mlp, data);
+    json_t *whole = train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err);
+    assert_ok(err);
+    char *text = begun_text(&f, data, "{\"retries\": 1}");
+    begin_and_change(&f, &w, text, &budget_bytes);
+    faults = 1;
+    witness_let_go();
+    while (!logged(&f, "result", "attempt 1 failed")) {
+    }
+    clock_forward(2);
+    expect_same(&w.c, whole, STEPS, budget_bytes);
+    same_tensors(&f, "whole", "result");
+    json_decref(whole);
+    free(text);
+    fixture_close(&f);
+}
+
+// A dataset with a batch less.
+static void write_fewer(const char *path)
+{
+    static const float zeros[(STEPS - 1) * BATCH * 12];
+    int64_t x[2] = {(STEPS - 1) * BATCH, 12}, y[2] = {(STEPS - 1) * BATCH, 2};
+    writer w = {NULL, NULL, 0};
+    writer_add(&w, "x", "F32", x, 2, zeros, sizeof zeros);
+    writer_add(&w, "y", "F32", y, 2, zeros, sizeof zeros / 6);
+    writer_close(&w, path);
+}
+
+// So does the next process of one that has died; it does not begin anew with other data.
+static void another_process_has_what_the_first_had(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200], away[220];
+    double want[STEPS];
+    hth_err err;
+    json_int_t budget_bytes;
+    told_open(&f);
+    prepare(&f, &mlp, data);
+    json_t *whole = train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err);
+    assert_ok(err);
+    char *text = begun_text(&f, data, "{}");
+    begin_and_change(&f, &w, text, &budget_bytes);
+    hth_engine_drain(f.engine);
+    witness_let_go();
+    assert_err(call_wait(&w.c), HTH_ECANCELED, "job 'result' is saved after step");
+    int64_t step = saved_step(f.store, "result");
+    assert_true(step > 3);
+    told_again(&f);
+    snprintf(away, sizeof away, "%s.away", data);
+    assert_int_equal(rename(data, away), 0);
+    write_fewer(data);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text, .crashes = 1}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "its data has another size");
+    assert_int_equal(saved_step(f.store, "result"), step);
+    assert_int_equal(rename(away, data), 0);
+    c.r = (hth_request){.command = HTH_COMMAND_TRAIN, .arguments = text, .crashes = 1};
+    call_start(f.engine, &c);
+    expect_same(&c, whole, step, budget_bytes);
+    same_tensors(&f, "whole", "result");
+    json_decref(whole);
+    free(text);
+    fixture_close(&f);
 }
 
 static uint64_t fault_at, fault_from; // of what is done, or allocated, after the last step
@@ -763,6 +913,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(checkpoints_come_by_themselves, setup, teardown),
         cmocka_unit_test_setup_teardown(time_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(attempts_are_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_attempt_has_what_the_first_had, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_process_has_what_the_first_had, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_published_has_finished, setup, teardown),
         cmocka_unit_test_setup_teardown(another_attempt_is_of_the_same_job, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_that_wait_are_lost_with_their_server, setup, teardown),

@@ -160,6 +160,18 @@ static hth_err submit_open(hth_train_queue *queue, hth_train_entry *entry, hth_r
     return err;
 }
 
+// submit_budget: a budget that the job was given at work is in its checkpoint only. One that was
+// submitted to go on from there has said what it is to have.
+static void submit_budget(hth_train_entry *entry, const json_t *stored)
+{
+    json_t *args = json_loads(entry->r->arguments != NULL ? entry->r->arguments : "", 0, NULL);
+    json_t *budget = json_object_get(stored, "budget");
+    if (budget != NULL && !json_is_true(json_object_get(args, "resume"))) {
+        (void)hth_train_entry_set(entry, "budget", json_incref(budget));
+    }
+    json_decref(args);
+}
+
 // submit_again is for a job whose process died while it was at work: one that was paused stays so,
 // and one with which process after process died is tried again as often as was asked for, or is
 // left for somebody to look at.
@@ -169,6 +181,7 @@ static void submit_again(hth_train_queue *queue, hth_train_entry *entry)
     json_t *doc = NULL;
     if (!entry->member && hth_train_entry_stored(queue, entry, &doc) == HTH_OK) {
         hth_checkpoint_note_get(queue->ms->store, entry->job, note);
+        submit_budget(entry, json_object_get(doc, "job"));
     }
     json_decref(doc);
     entry->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
