@@ -290,6 +290,9 @@ static hth_err job_budget(hth_train_queue *queue, const char *job, const char *b
         hth_err err = hth_job_budget(e->work, budget);
         hth_train_fair_began(queue, e);
         HTH_TRY(err);
+        if (e->leaving != HTH_TRAIN_SHRINKS) { // what it would leave is written with the old budget
+            e->leaving = HTH_TRAIN_STAYS;
+        }
         return hth_train_entry_set(e, "budget", json_string(budget));
     }
     hth_train_fair_forget(queue, e);

@@ -4,9 +4,11 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "modelstore/file.h"
+#include "runtime/checkpoint_index.h"
 #include "tests/rig/train_job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <time.h>
 
 // A clock that can be put forward.
@@ -315,6 +317,53 @@ static void paused_for_shorter(void **state)
     rig_close(&r);
 }
 
+// until_still waits until a job makes no more steps, however often it may.
+static void until_still(rig *r, const char *name)
+{
+    json_int_t step = -1;
+    for (int same = 0; same < 10;) {
+        json_t *row = row_of(r, name);
+        json_int_t now = json_integer_value(json_object_get(row, "step"));
+        same = now == step ? same + 1 : 0;
+        step = now;
+        json_decref(row);
+    }
+}
+
+// A budget that comes while a job's state is written, for which it is to be paused, counts: the job
+// goes on with it after the pause.
+static void a_budget_comes_before_the_pause(void **state)
+{
+    rig r;
+    alice held;
+    job other;
+    char budget[100];
+    hth_err err;
+    int lock, dir;
+    json_t *args;
+    alice_holds(&r, &mobile, 1.5, "", &held);
+    job_start(&r, &other, "bob", "other", needs_whole(&r, "", budget));
+    until_state(&r, "other", "queued");
+    dir = open(r.f.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir >= 0);
+    assert_ok(hth_store_file_lock(dir, "lock", true, &lock)); // no checkpoint is written meanwhile
+    clock_ahead_ns += 10000000000u;
+    until_still(&r, "result");
+    json_decref(ask(&r.f, "job", "{\"job\": \"result\", \"budget\": \"100%\"}", &err));
+    assert_ok(err);
+    close(lock);
+    close(dir);
+    until_state(&r, "result", "queued");
+    assert_ok(hth_checkpoint_args(r.f.store, "result", &args));
+    const char *kept = json_string_value(json_object_get(args, "budget"));
+    assert_string_equal(kept != NULL ? kept : "none", "100%");
+    json_decref(args);
+    witness_let_go();
+    json_decref(job_end(&other));
+    alice_ends_undisturbed(&r, &held);
+    rig_close(&r);
+}
+
 // A job whose state cannot be written is not paused: it goes on, and is asked again a minute later.
 static void unwritten_state(void **state)
 {
@@ -449,6 +498,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(paused_for_another, setup, teardown),
         cmocka_unit_test_setup_teardown(paused_for_shorter, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_budget_comes_before_the_pause, setup, teardown),
         cmocka_unit_test_setup_teardown(unwritten_state, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_next, setup, teardown),
         cmocka_unit_test_setup_teardown(elastic_jobs_share_memory, setup, teardown),
