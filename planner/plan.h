@@ -97,6 +97,7 @@ typedef struct hth_plan {
     bool *streamed; // per tensor: a weight that is prefetched and dropped instead of resident
     uint8_t *mode;  // of a training step: what the search decided, for another to start from;
     int n_modes;    // NULL, 0: not known
+    uint64_t mode_bytes; // .. and the memory that it decided for, addresses aside; 0: the budget
     bool hurries;   // .. with copies that give way to faster algorithms
 } hth_plan;
 

@@ -2,6 +2,7 @@
 // The same bits whatever leaves the device or is computed again: plans of random modes, run as a
 // job runs them, with the algorithms of the step that keeps everything, over a link of a set rate,
 // too. Losses, parameters, optimizer state and running statistics are compared after several steps.
+#include "base/log.h"
 #include "planner/plan_decode.h"
 #include "planner/plan_test.h"
 #include "runtime/compile/compile.h"
@@ -293,7 +294,7 @@ static bool has_other_choice(const char *text)
     char *end;
     (void)strtoull(text, &end, 10);
     (void)strtoull(end, &end, 10);
-    for (const char *at = end; *at == ' ' && at[1] != '\n'; at = end) {
+    for (const char *at = end; *at == ' ' && at[1] != '\n' && at[1] != ';'; at = end) {
         if (strtol(at, &end, 10) > 0) {
             return true;
         }
@@ -319,6 +320,64 @@ static void planned_again_with_less(void **state)
     assert_string_equal(strchr(text, '\n'), "\n");
     text = planned_with_less(percent);
     assert_string_equal(strchr(text, '\n'), "\n"); // nothing was chosen anew
+}
+
+// ---- what an earlier search had found
+
+typedef struct searched {
+    double us[8]; // of each round
+    int n;
+} searched;
+
+static void note_round(void *ctx, const hth_log_record *record)
+{
+    searched *s = ctx;
+    if (strcmp(record->event, "plan-round") == 0 && s->n < 8) {
+        assert_int_equal(sscanf(record->text, "us=%lf", &s->us[s->n++]), 1);
+    }
+}
+
+static bool planned_rounds(int percent, searched *out)
+{
+    out->n = 0;
+    return planned_with_less(percent) != NULL && out->n > 0;
+}
+
+// The kernels that a plan chose need no other plan: the search for one, with these algorithms
+// alone, may find worse. Nor does the same step the next time, which has no more than the plan's
+// decisions.
+static void planned_no_worse(void **state)
+{
+    searched s;
+    int rounds = 0, again = 0;
+    hth_log_sink(note_round, &s);
+    assert_ok(hth_log_filter("debug"));
+    for (int percent = 91; percent > 0; percent -= 2) {
+        n_known = 0;
+        if (!planned_rounds(percent, &s)) {
+            break;
+        }
+        for (int i = 1; i < s.n; i++, rounds++) {
+            assert_true(s.us[i] <= s.us[i - 1] * (1 + 1e-6));
+        }
+        double us = s.us[s.n - 1];
+        if (percent % 10 != 1) {
+            continue;
+        }
+        assert_true(planned_rounds(percent, &s));
+        again += s.us[0] <= us * (1 + 1e-6);
+        assert_true(s.us[0] <= us * 1.1);
+        char *text = known_algorithms(), *modes = strchr(text, ';'); // damaged: as if it had none
+        assert_non_null(modes);
+        modes[strlen(modes) - 2] = 'z';
+        assert_true(planned_rounds(percent, &s));
+    }
+    hth_log_sink(NULL, NULL);
+    assert_ok(hth_log_filter("info"));
+    assert_true(again > 0);
+    if (rounds == 0) { // the times of a busy machine: nowhere is the fastest algorithm the larger
+        skip();
+    }
 }
 
 typedef struct written {
@@ -575,6 +634,7 @@ int main(void)
         cmocka_unit_test(labels_that_weigh_nothing),
         cmocka_unit_test(planned_again), // last, with the next: they forget measurements
         cmocka_unit_test(planned_again_with_less),
+        cmocka_unit_test(planned_no_worse),
         cmocka_unit_test(reference_is_slow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,8 @@
 #define ROUNDS_MIN    0.1  // of the limit, for the search of a round
 #define ROUNDS_ONCE   0.68 // of the limit: later than that no round follows one that fits
 #define ROUNDS_ELITES 0.1  // of the limit, for the addresses of the best few
+#define ROUNDS_AGAIN  16   // tries to lay out another plan's decisions, each for ..
+#define ROUNDS_LESS   128  // .. such a part of the budget less
 #define ROUNDS_WARM   3    // part of the limit that going on from another plan takes
 
 hth_err hth_rounds_too_big(const hth_problem *problem, const hth_plan_options *options,
@@ -67,6 +69,7 @@ static hth_err rounds_lay(const hth_problem *problem, const hth_search *search,
         try->plan->mode = hth_memdup(mode, n);
         try->plan->n_modes = (int)n;
         try->plan->hurries = search->d.hurries;
+        try->plan->mode_bytes = search->d.budget;
         if (try->plan->mode == NULL) {
             hth_plan_free(try->plan);
             try->plan = NULL;
@@ -115,7 +118,7 @@ static hth_err rounds_elites(const hth_problem *problem, hth_search *search, uin
 // Lays `mode` out; *found: the least that a plan takes so far. A round for less than the budget may
 // come out within it.
 static hth_err rounds_measure(const hth_problem *problem, hth_search *search, const uint8_t *mode,
-                              uint64_t *found, hth_plan **best)
+                              bool hasty, uint64_t *found, hth_plan **best)
 {
     hth_outcome out;
     rounds_try t;
@@ -123,7 +126,7 @@ static hth_err rounds_measure(const hth_problem *problem, hth_search *search, co
     if (search->d.failed) {
         return hth_no_memory("planning a step of %d nodes", search->m->n_stages);
     }
-    HTH_TRY(rounds_lay(problem, search, &out, mode, true, &t));
+    HTH_TRY(rounds_lay(problem, search, &out, mode, hasty, &t));
     uint64_t bytes = t.plan->arena_bytes + t.plan->resident_bytes;
     *found = bytes < *found ? bytes : *found;
     rounds_keep(problem, &t, best);
@@ -141,8 +144,8 @@ static hth_err rounds_nearest(const hth_problem *problem, const hth_plan_options
         return hth_no_memory("a plan");
     }
     hth_err err;
-    HTH_GOTO(rounds_measure(problem, search, search->best, found, best), out);
-    HTH_GOTO(rounds_measure(problem, search, keep, found, best), out);
+    HTH_GOTO(rounds_measure(problem, search, search->best, true, found, best), out);
+    HTH_GOTO(rounds_measure(problem, search, keep, true, found, best), out);
     err = hth_rounds_too_big(problem, options, *found);
 out:
     hth_free(keep);
@@ -197,8 +200,29 @@ static hth_err rounds_away(const hth_problem *problem, const hth_step *step,
     }
     search->d.budget = step->floor_bytes;
     hth_search_away(search);
-    HTH_TRY(rounds_measure(problem, search, search->mode, found, best));
+    HTH_TRY(rounds_measure(problem, search, search->mode, true, found, best));
     return *best != NULL ? HTH_OK : hth_rounds_too_big(problem, options, *found);
+}
+
+// Lays out what another plan of the step decided. With fewer algorithms to choose from its copies
+// may come at other times, and addresses take more: then so for less and less, until `deadline_ns`.
+static hth_err rounds_again(const hth_problem *problem, const hth_step *step,
+                            const hth_plan_options *options, hth_search *search,
+                            uint64_t deadline_ns, uint64_t *found, hth_plan **best)
+{
+    const hth_plan *from = options->from;
+    uint64_t most = problem->budget, less = most / ROUNDS_LESS + 1, bytes = from->mode_bytes;
+    bytes = bytes > 0 && bytes < most ? bytes : most;
+    while (*best == NULL && bytes >= step->floor_bytes && bytes > less &&
+           hth_plan_work_now_ns() < deadline_ns && !hth_rounds_canceled(options)) {
+        search->d.budget = bytes;
+        HTH_TRY(rounds_measure(problem, search, from->mode, true, found, best));
+        if (*best == NULL) {
+            HTH_TRY(rounds_measure(problem, search, from->mode, false, found, best));
+        }
+        bytes -= less;
+    }
+    return HTH_OK;
 }
 
 static hth_err rounds_all(const hth_problem *problem, hth_step *step,
@@ -215,6 +239,8 @@ static hth_err rounds_all(const hth_problem *problem, hth_step *step,
                 step->n_intervals > 0;
     if (warm) {
         memcpy(search->best, options->from->mode, (size_t)step->n_intervals);
+        err = rounds_again(problem, step, options, search,
+                           start_ns + (uint64_t)(ROUNDS_AGAIN * limit_ms * 1e6), found, &best);
     }
     for (int round = 0; err == HTH_OK && round < ROUNDS_MAX; round++) {
         // Addresses may have taken some of the time: a little is left for the search in any case.

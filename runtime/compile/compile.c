@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "base/size.h"
 #include "graph/passes/pass.h"
@@ -86,16 +87,98 @@ static hth_err compile_search(void *arg)
     return hth_plan_train(&program->problem, &program->options, &program->plan);
 }
 
-static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *menus)
+// A plan that goes on from another one of the same step may be slower by so much, for sums.
+#define COMPILE_ALIKE 1e-6
+
+// compile_faster has *plan, of a search that returned `err`, be the faster one of it and `other`
+// (NULL: none), and frees the other one.
+static hth_err compile_faster(hth_plan **plan, hth_plan *other, hth_err err)
+{
+    if (other == NULL || (err != HTH_OK && err != HTH_ETOOBIG) ||
+        (err == HTH_OK && (*plan)->predicted_us <= other->predicted_us)) {
+        hth_plan_free(other);
+        return err;
+    }
+    hth_plan_free(*plan);
+    *plan = other;
+    return HTH_OK;
+}
+
+// compile_chosen has `plan` be one of program's problem, in which each node has the algorithm alone
+// that the plan chose; false: what the algorithm needs is not what it said.
+static bool compile_chosen(const hth_program *program, hth_plan *plan)
+{
+    for (int k = 0; k < plan->n_instrs; k++) {
+        plan->instrs[k].alt = 0;
+    }
+    return hth_plan_verify(&program->problem, plan) == HTH_OK;
+}
+
+// compile_again searches a step's plan from `before` on, which an earlier search found: another one
+// may end in a worse valley. *found: it came out as fast as it was.
+static hth_err compile_again(hth_site *site, hth_program *program, const hth_plan *before,
+                             bool *found)
+{
+    *found = false;
+    if (before == NULL || before->n_modes == 0) {
+        return HTH_OK;
+    }
+    program->options.from = before;
+    hth_err err = hth_paced_search(site, NULL, &program->options, compile_search, program);
+    program->options.from = NULL;
+    *found =
+        err == HTH_OK && program->plan->predicted_us <= before->predicted_us * (1 + COMPILE_ALIKE);
+    return err == HTH_ETOOBIG ? HTH_OK : err;
+}
+
+// compile_step_plan plans a step. `before`: a plan of it that an earlier process had, NULL: none.
+static hth_err compile_step_plan(hth_site *site, hth_program *program, const hth_plan *before)
+{
+    bool found;
+    HTH_TRY(compile_again(site, program, before, &found));
+    if (found) {
+        return HTH_OK;
+    }
+    hth_plan *other = program->plan;
+    program->plan = NULL;
+    hth_err err = hth_paced_search(site, NULL, &program->options, compile_search, program);
+    return compile_faster(&program->plan, other, err);
+}
+
+// compile_round plans once. `last`: the plan before it, which is freed, NULL: there is none, and
+// `before` is as in compile_step_plan.
+static hth_err compile_round(hth_site *site, hth_program *program, const hth_plan *before,
+                             hth_plan *last)
+{
+    if (program->train == NULL) {
+        hth_plan_free(last);
+        return hth_plan_inference(&program->problem, &program->plan);
+    }
+    hth_err err = compile_step_plan(site, program, last == NULL ? before : NULL);
+    if (last != NULL && compile_chosen(program, last)) {
+        err = compile_faster(&program->plan, last, err);
+    } else {
+        hth_plan_free(last);
+    }
+    if (err == HTH_OK) {
+        hth_log(DEBUG, CONVSEL, "plan-round", "us=%.3f", program->plan->predicted_us);
+    }
+    return err;
+}
+
+// compile_rounds chooses algorithms, and plans once more with what their kernels need. `before`: as
+// in compile_step_plan, for the first round.
+static hth_err compile_rounds(hth_site *site, hth_program *program, hth_menu *menus,
+                              const hth_plan *before)
 {
     bool changed = true;
+    hth_plan_free(program->plan);
+    program->plan = NULL;
     for (int round = 0; round < 2 && changed; round++) {
         HTH_TRY(hth_compile_problem(site, program, menus));
-        hth_plan_free(program->plan);
+        hth_plan *last = program->plan;
         program->plan = NULL;
-        HTH_TRY(program->train != NULL
-                    ? hth_paced_search(site, NULL, &program->options, compile_search, program)
-                    : hth_plan_inference(&program->problem, &program->plan));
+        HTH_TRY(compile_round(site, program, before, last));
         HTH_TRY(hth_compile_choose(site, program, menus, &changed));
     }
     return HTH_OK;
@@ -121,7 +204,7 @@ static hth_err compile_lighter(hth_site *site, hth_program *program, hth_menu *m
     bool changed;
     for (double price = PRICE_FIRST; price <= PRICE_LAST; price *= PRICE_STEP) {
         HTH_TRY(hth_compile_lighter(site, program, menus, price, &changed));
-        err = changed ? compile_rounds(site, program, menus) : err;
+        err = changed ? compile_rounds(site, program, menus, NULL) : err;
         HTH_TRY(err == HTH_ETOOBIG ? HTH_OK : err);
         last = price;
         if (err == HTH_OK && program->plan->predicted_us < best_us) {
@@ -131,7 +214,7 @@ static hth_err compile_lighter(hth_site *site, hth_program *program, hth_menu *m
     }
     if (best_us < INFINITY && best < last) {
         HTH_TRY(hth_compile_lighter(site, program, menus, best, &changed));
-        err = compile_rounds(site, program, menus);
+        err = compile_rounds(site, program, menus, NULL);
     }
     return err;
 }
@@ -142,13 +225,15 @@ static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menu
 {
     bool records = program->train != NULL && !program->plan_only, known = false, changed;
     char key[HTH_REPEAT_KEY];
+    hth_plan before = {.n_modes = 0};
     if (records) {
-        HTH_TRY(hth_compile_repeat(site, program, menus, key, &known));
+        HTH_TRY(hth_compile_repeat(site, program, menus, key, &before, &known));
     }
-    hth_err err = compile_rounds(site, program, menus);
+    hth_err err = compile_rounds(site, program, menus, known ? &before : NULL);
+    hth_free(before.mode);
     if (known && err == HTH_ETOOBIG) { // its memory is not found again
         HTH_TRY(hth_compile_lighter(site, program, menus, 0, &changed));
-        err = compile_rounds(site, program, menus);
+        err = compile_rounds(site, program, menus, NULL);
         known = false;
     }
     if (err == HTH_OK && records && !known) {
@@ -156,7 +241,7 @@ static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menu
     }
     if (program->train != NULL && err == HTH_ETOOBIG) {
         HTH_TRY(hth_compile_lighter(site, program, menus, PRICE_LAST, &changed));
-        err = changed ? compile_rounds(site, program, menus) : err;
+        err = changed ? compile_rounds(site, program, menus, NULL) : err;
     } else if (program->train == NULL &&
                (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(program)))) {
         err = compile_lighter(site, program, menus, err);

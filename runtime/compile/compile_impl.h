@@ -67,10 +67,12 @@ hth_err hth_compile_fix(hth_site *site, hth_program *program, int i, hth_menu *m
 
 // hth_compile_repeat fixes the algorithms of a training step whose problem, program->problem, was
 // planned before on this store, within program->budget or a larger one that it did not need whole;
-// else *known is false. hth_compile_record keeps what program->plan chose of that problem: `key`
-// names it as it was before a plan left each node one candidate.
+// else *known is false. *before gets what of that plan a search can go on from: mode, which the
+// caller frees, n_modes (0: it was not kept), hurries and predicted_us. hth_compile_record keeps
+// what program->plan chose of that problem: `key` names it as it was before a plan left each node
+// one candidate.
 hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus,
-                           char key[HTH_REPEAT_KEY], bool *known);
+                           char key[HTH_REPEAT_KEY], hth_plan *before, bool *known);
 void hth_compile_record(hth_site *site, const hth_program *program, const hth_menu *menus,
                         const char *key);
 

@@ -4,19 +4,23 @@
 // The search ends with its time, so how busy the machine is decides what it finds, and another
 // algorithm rounds otherwise. A job that goes on from its checkpoint, or is begun anew, shall have
 // the bits of one that was never stopped: for a problem that was planned before, in all its times
-// and sizes, each node has the one algorithm that it got then, and only memory is searched.
+// and sizes, each node has the one algorithm that it got then, and only memory is searched, from
+// where that plan had ended: a search of its own might not find it again.
 #include "runtime/compile/compile_impl.h"
 
 #include "base/alloc.h"
 #include "base/id.h"
+#include "planner/plan_schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define REPEAT_BUDGETS 16 // whose lists are kept: the points of a curve
-#define REPEAT_HEAD    44 // of a list: two numbers and the line's end
-#define REPEAT_DIGITS  4  // of a number in the list, its space included
+#define REPEAT_BUDGETS 16  // whose lists are kept: the points of a curve
+#define REPEAT_HEAD    44  // of a list: two numbers and the line's end
+#define REPEAT_DIGITS  4   // of a number in the list, its space included
+#define REPEAT_PLAN    60  // of what the plan took, and how it was searched
+#define REPEAT_MODE    'a' // .. and of its first mode, the others after it
 
 typedef struct repeat_row { // what decides of one alternative or tensor; hashed as it lies: no gaps
     uint64_t a, b;
@@ -84,9 +88,36 @@ static hth_err repeat_key(const hth_program *program, char out[HTH_REPEAT_KEY])
     return HTH_OK;
 }
 
+// repeat_plan reads what a list has after its algorithms, if it has that.
+static hth_err repeat_plan(const char *text, hth_plan *before)
+{
+    int hurries, at = 0;
+    unsigned long long bytes;
+    double us;
+    if (sscanf(text, " ; %lf %llu %d %n", &us, &bytes, &hurries, &at) != 3 || at == 0) {
+        return HTH_OK;
+    }
+    size_t n = strcspn(text + at, "\n");
+    uint8_t *mode = hth_alloc(n + 1);
+    if (mode == NULL) {
+        return hth_no_memory("a program");
+    }
+    for (size_t i = 0; i < n; i++) {
+        mode[i] = (uint8_t)(text[(size_t)at + i] - REPEAT_MODE);
+        if (mode[i] >= HTH_N_INTERVAL_MODES) { // damaged
+            hth_free(mode);
+            return HTH_OK;
+        }
+    }
+    *before =
+        (hth_plan){.predicted_us = us, .hurries = hurries != 0, .mode = mode, .n_modes = (int)n};
+    return HTH_OK;
+}
+
 // A step that was planned within `budget` bytes and needs `need` of them is what any budget between
 // the two allows, so it repeats it: a smaller one cannot have better.
-static bool repeat_parse(const char *text, uint64_t budget, const hth_menu *menus, int n, int *alt)
+static bool repeat_parse(const char *text, uint64_t budget, const hth_menu *menus, int n, int *alt,
+                         const char **rest)
 {
     char *end;
     unsigned long long most = strtoull(text, &end, 10), need = strtoull(end, &end, 10);
@@ -101,33 +132,45 @@ static bool repeat_parse(const char *text, uint64_t budget, const hth_menu *menu
         }
         alt[i] = (int)k;
     }
+    *rest = end;
     return true;
 }
 
 // The first of the kept lines that is for this budget.
-static bool repeat_find(const char *text, uint64_t budget, const hth_menu *menus, int n, int *alt)
+static bool repeat_find(const char *text, uint64_t budget, const hth_menu *menus, int n, int *alt,
+                        const char **rest)
 {
     for (const char *line = text; line != NULL && *line != 0; line = strchr(line, '\n')) {
         line += *line == '\n';
-        if (repeat_parse(line, budget, menus, n, alt)) {
+        if (repeat_parse(line, budget, menus, n, alt, rest)) {
             return true;
         }
     }
     return false;
 }
 
+// A plan's modes are of what lies between two uses of a tensor.
 static size_t repeat_cap(const hth_program *program)
 {
-    return REPEAT_BUDGETS * (REPEAT_HEAD + (size_t)program->graph->n_nodes * REPEAT_DIGITS) + 1;
+    const hth_problem *q = &program->problem;
+    size_t modes = (size_t)q->n_tensors;
+    for (int i = 0; i < q->n_nodes; i++) {
+        modes += (size_t)(q->nodes[i].n_inputs + q->nodes[i].n_outputs);
+    }
+    return REPEAT_BUDGETS * (REPEAT_HEAD + (size_t)program->graph->n_nodes * REPEAT_DIGITS +
+                             REPEAT_PLAN + modes) +
+           1;
 }
 
 static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus, const char *text,
-                          bool *known)
+                          hth_plan *before, bool *known)
 {
     int n = program->graph->n_nodes;
     int *alt = hth_alloc(((size_t)n + 1) * sizeof *alt);
+    const char *rest = "";
     hth_err err = alt == NULL ? hth_no_memory("a program") : HTH_OK;
-    *known = err == HTH_OK && repeat_find(text, program->budget, menus, n, alt);
+    *known = err == HTH_OK && repeat_find(text, program->budget, menus, n, alt, &rest);
+    err = *known ? repeat_plan(rest, before) : err;
     for (int i = 0; *known && i < n && err == HTH_OK; i++) {
         err = hth_compile_fix(site, program, i, &menus[i], alt[i]);
     }
@@ -136,14 +179,14 @@ static hth_err repeat_fix(hth_site *site, hth_program *program, hth_menu *menus,
 }
 
 hth_err hth_compile_repeat(hth_site *site, hth_program *program, hth_menu *menus,
-                           char key[HTH_REPEAT_KEY], bool *known)
+                           char key[HTH_REPEAT_KEY], hth_plan *before, bool *known)
 {
     char *text = hth_alloc(repeat_cap(program));
     *known = false;
     hth_err err = text == NULL ? hth_no_memory("a program") : repeat_key(program, key);
     if (err == HTH_OK && site->timings != NULL &&
         site->timings->get(site->timings->ctx, key, text, repeat_cap(program)) == HTH_OK) {
-        err = repeat_fix(site, program, menus, text, known);
+        err = repeat_fix(site, program, menus, text, before, known);
     }
     hth_free(text);
     return err;
@@ -160,6 +203,15 @@ static size_t repeat_line(const hth_program *program, const hth_menu *menus, cha
             k++;
         }
         used += (size_t)snprintf(text + used, cap - used, "%d ", k);
+    }
+    const hth_plan *plan = program->plan;
+    size_t n = (size_t)plan->n_modes;
+    if (n > 0 && used + REPEAT_PLAN + n < cap) {
+        used += (size_t)snprintf(text + used, cap - used, "; %.12g %llu %d ", plan->predicted_us,
+                                 (unsigned long long)plan->mode_bytes, plan->hurries);
+        for (size_t i = 0; i < n; i++) {
+            text[used++] = (char)(REPEAT_MODE + plan->mode[i]);
+        }
     }
     return used;
 }
