@@ -44,7 +44,7 @@ bool hth_serve_here(hth_serve *serve, hth_request *request, bool *left)
     hth_models *ms = serve->ms;
     *left = false;
     hth_model *m = hth_model_current(ms, request->model);
-    if (m == NULL || !hth_serve_over(serve) || serve->memory_wait.n > 0) {
+    if (m == NULL || !hth_serve_rests(serve) || serve->memory_wait.n > 0) {
         return false;
     }
     uint64_t wake_ns;
@@ -58,6 +58,6 @@ bool hth_serve_here(hth_serve *serve, hth_request *request, bool *left)
         ms->site->later = NULL;
         serve->requested_ns = serve->overlap.requested_ns = hth_now_ns();
     }
-    *left = !hth_serve_over(serve) || serve->memory_wait.n > 0;
+    *left = !hth_serve_empty(serve) || serve->pick.n > 0 || serve->memory_wait.n > 0;
     return true;
 }

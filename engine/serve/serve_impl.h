@@ -31,6 +31,8 @@ bool hth_serve_accept(hth_serve *serve, bool queries);
 bool hth_serve_requeue(hth_serve *serve);
 // hth_serve_empty says that nothing waits that could be run.
 bool hth_serve_empty(const hth_serve *serve);
+// hth_serve_rests says so, too, and that what is in progress is between two slices.
+bool hth_serve_rests(const hth_serve *serve);
 
 // hth_serve_loop_init makes the device's run queue, and gives it to the site.
 void hth_serve_loop_init(hth_serve *serve);

@@ -94,6 +94,16 @@ bool hth_serve_over(const hth_serve *serve)
     return over;
 }
 
+bool hth_serve_rests(const hth_serve *serve)
+{
+    bool rests = hth_serve_empty(serve) && serve->pick.n == 0 && serve->works.held == 0;
+    for (int k = 0; k < HTH_SERVE_WORKS; k++) {
+        const hth_work *w = &serve->work[k].work;
+        rests = rests && !(hth_work_busy(w) && w->away);
+    }
+    return rests;
+}
+
 // ---- works
 
 // requested_main answers what was requested until now; then a job is next.
