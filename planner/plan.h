@@ -94,11 +94,11 @@ typedef struct hth_plan {
     double predicted_us, lower_bound_us;
     int n_instrs;
     hth_instr *instrs;
-    bool *streamed; // per tensor: a weight that is prefetched and dropped instead of resident
-    uint8_t *mode;  // of a training step: what the search decided, for another to start from;
-    int n_modes;    // NULL, 0: not known
+    bool *streamed;      // per tensor: a weight that is prefetched and dropped instead of resident
+    uint8_t *mode;       // of a training step: what the search decided, for another to start from;
+    int n_modes;         // NULL, 0: not known
     uint64_t mode_bytes; // .. and the memory that it decided for, addresses aside; 0: the budget
-    bool hurries;   // .. with copies that give way to faster algorithms
+    bool hurries;        // .. with copies that give way to faster algorithms
 } hth_plan;
 
 void hth_problem_fini(hth_problem *problem);

@@ -123,9 +123,9 @@ struct hth_request {
     bool batched; // its outputs' first dimension is a batch
     char *json;   // answer of a command, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
-    hth_request *next; // the engine's
-    hth_leftover *later;  // .. of one on its caller's thread, for as long; NULL: it is not
-    hth_route route;   // the router's
+    hth_request *next;   // the engine's
+    hth_leftover *later; // .. of one on its caller's thread, for as long; NULL: it is not
+    hth_route route;     // the router's
 };
 
 // hth_request_canceled is where it stands that a request is canceled. Only a command may be a part.

@@ -13,7 +13,7 @@
 typedef struct hth_program hth_program;       // program.h
 typedef struct hth_job_memory hth_job_memory; // job_memory.h
 typedef struct hth_tenants hth_tenants;       // tenants/tenant.h
-typedef struct hth_leftover hth_leftover;           // request.h
+typedef struct hth_leftover hth_leftover;     // request.h
 
 // Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
 typedef struct hth_account {

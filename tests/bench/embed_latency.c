@@ -60,6 +60,9 @@ typedef struct ort_model {
     const char *in_name, *out_name;
 } ort_model;
 
+typedef void *(*ort_make)(void **out);
+typedef void *(*ort_set)(void *options, int n);
+typedef void *(*ort_read)(const void *env, const char *path, const void *options, void **out);
 typedef void *(*ort_run)(void *session, const void *options, const char *const *in_names,
                          const void *const *in, size_t n_in, const char *const *out_names,
                          size_t n_out, void **out);
@@ -99,8 +102,10 @@ static ort_model ort_load(const ort *o, const char *path, int threads, const cha
                           const char *out_name)
 {
     ort_model m = {.o = o, .in_name = in_name, .out_name = out_name};
-    void *options, *(*make)(void **out), *(*set)(void *options, int n),
-        *(*load)(const void *env, const char *path, const void *options, void **out);
+    void *options = NULL;
+    ort_make make;
+    ort_set set;
+    ort_read load;
     memcpy(&make, &o->api[ORT_OPTIONS], sizeof make);
     memcpy(&set, &o->api[ORT_THREADS], sizeof set);
     memcpy(&load, &o->api[ORT_SESSION], sizeof load);
