@@ -77,6 +77,7 @@ typedef struct hth_reply {
 typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
     hearth_progress fn;
     void *ctx;
+    const atomic_bool *stop; // over a stream of its own: it is canceled once this is set; NULL: not
 } hth_watch;
 
 // hth_exchange_hold keeps the connection as a call in flight does, until hth_exchange_rele:

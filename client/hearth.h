@@ -146,7 +146,10 @@ HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
 // there. Inputs are borrowed until then, `outputs` are the callee's, freed by hearth_tensors_free
 // (NULL on error; hearth_error() says why). out may be NULL. Callbacks of a connection come one
 // after the other, from one thread of the library, and may make any call; hearth_close in one
-// closes the connection after it. On an error there is no call: HEARTH_EINVAL, HEARTH_ENOMEM.
+// closes the connection after it. In an engine of this process a call has as long as it takes,
+// and options->timeout_us in the queue. On an error there is no call: HEARTH_EINVAL, HEARTH_ENOMEM,
+// HEARTH_EBUSY (the engine is full of others' calls), HEARTH_ECANCELED (the connection is being
+// closed).
 //
 // hearth_call_cancel ends a call within an operator of its model, HEARTH_ECANCELED; `done` still
 // comes. A call need not be freed: canceling one that is done does nothing, at any time. Over a

@@ -44,7 +44,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
                            hearth_progress progress, void *ctx, char **json)
 {
     Hearth__Query body = HEARTH__QUERY__INIT;
-    hth_watch watch = {progress, ctx};
+    hth_watch watch = {.fn = progress, .ctx = ctx};
     char *arguments = NULL, *passed = NULL, *answer = NULL;
     uint64_t handles[HTH_PASSED_FILES];
     hth_documents documents;

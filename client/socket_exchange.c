@@ -279,14 +279,15 @@ static hth_err call_progress(call_call *call, const hth_watch *watch, bool *stop
 static hth_err call_wait(call_call *call, const hth_watch *watch)
 {
     bool watched = watch != NULL && watch->fn != NULL, stop = false, canceled = false;
+    bool looks = watched || (watch != NULL && watch->stop != NULL);
     while (call->answer == NULL) {
         uint64_t look_ns = call_after(CALL_POLL_NS);
         uint32_t id;
         nng_msg *msg;
-        if (watched && !canceled && look_ns < call->until_ns &&
+        if (looks && !canceled && look_ns < call->until_ns &&
             !hth_socket_wait(call->p->stream, look_ns)) {
-            HTH_TRY(call_progress(call, watch, &stop));
-            if (stop) {
+            HTH_TRY(watched ? call_progress(call, watch, &stop) : HTH_OK);
+            if (stop || (watch->stop != NULL && atomic_load(watch->stop))) {
                 call_cancel(call);
                 canceled = true;
             }

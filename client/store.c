@@ -60,7 +60,7 @@ hearth_status hearth_import_with(hearth *h, const char *name, const char *path, 
 {
     Hearth__Import body = HEARTH__IMPORT__INIT;
     hearth_import_report report;
-    hth_watch watch = {progress, ctx};
+    hth_watch watch = {.fn = progress, .ctx = ctx};
     body.name = (char *)name;
     body.max_batch = max_batch;
     body.no_wait = options != NULL && options->no_wait != 0;
@@ -228,7 +228,7 @@ static hth_err store_export_any(hearth *h, const char *model, const char *path,
 hearth_status hearth_export_with(hearth *h, const char *model, const char *path,
                                  hearth_progress progress, void *ctx, hearth_export_report *out)
 {
-    hth_watch watch = {progress, ctx};
+    hth_watch watch = {.fn = progress, .ctx = ctx};
     return (hearth_status)store_export_any(h, model, path, &watch, out);
 }
 

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@
 #define EMBED_FOLDER   "hearth-memory-"
 #define EMBED_LOCK     "/in-use"
 #define EMBED_PATH     256
+#define EMBED_TRIES    3
 #define EMBED_OPEN_FDS 16
 
 struct hth_embedded {
@@ -155,10 +157,16 @@ static void folder_remove(const char *folder)
     (void)nftw(folder, folder_remove_one, EMBED_OPEN_FDS, FTW_DEPTH | FTW_PHYS);
 }
 
-// folder_lock has the lock of a folder, -1: somebody else does, or there is none.
+// folder_lock has the lock of a folder, -1: somebody else does, there is none, or the folder is
+// not this user's alone: nobody else can change what is in there.
 static int folder_lock(const char *folder, int flags)
 {
     char path[EMBED_PATH + sizeof EMBED_LOCK];
+    struct stat st;
+    if (lstat(folder, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+        (st.st_mode & 077) != 0) {
+        return -1;
+    }
     snprintf(path, sizeof path, "%s" EMBED_LOCK, folder);
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -194,13 +202,15 @@ static hth_err folder_make(hth_embedded *e)
     const char *temporary = getenv("TMPDIR");
     const char *parent = temporary != NULL && temporary[0] == '/' ? temporary : "/tmp";
     folders_sweep(parent);
-    int n = snprintf(e->folder, sizeof e->folder, "%s/" EMBED_FOLDER "XXXXXX", parent);
-    if (n >= (int)sizeof e->folder || mkdtemp(e->folder) == NULL) {
-        hth_err err = hth_fail_errno(errno, "a folder for a store, %s", e->folder);
-        e->folder[0] = 0;
-        return err;
+    for (int k = 0; k < EMBED_TRIES && e->lock < 0; k++) { // another one's sweep may be faster
+        int n = snprintf(e->folder, sizeof e->folder, "%s/" EMBED_FOLDER "XXXXXX", parent);
+        if (n >= (int)sizeof e->folder || mkdtemp(e->folder) == NULL) {
+            hth_err err = hth_fail_errno(errno, "a folder for a store, %s", e->folder);
+            e->folder[0] = 0;
+            return err;
+        }
+        e->lock = folder_lock(e->folder, O_CREAT);
     }
-    e->lock = folder_lock(e->folder, O_CREAT | O_EXCL);
     return e->lock >= 0 ? HTH_OK : hth_fail_errno(errno, "a lock in %s", e->folder);
 }
 

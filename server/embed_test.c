@@ -163,6 +163,28 @@ static void test_memory_left(void **state)
     assert_int_equal(folders(f, path, sizeof path), 0);
 }
 
+// A folder that others may write to is nobody's to remove by its path.
+static void test_memory_of_others(void **state)
+{
+    fixture *f = *state;
+    char folder[128], lock[160];
+    hearth *h;
+    snprintf(folder, sizeof folder, "%s/hearth-memory-other", f->dir);
+    snprintf(lock, sizeof lock, "%s/in-use", folder);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(chmod(folder, 0777), 0);
+    FILE *file = fopen(lock, "we");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(open_with(":memory:", NULL, 0, &h), HEARTH_OK);
+    hearth_close(h);
+    assert_int_equal(access(lock, F_OK), 0);
+    assert_int_equal(chmod(folder, 0700), 0); // this user's alone: it was left behind
+    assert_int_equal(open_with(":memory:", NULL, 0, &h), HEARTH_OK);
+    hearth_close(h);
+    assert_int_equal(access(folder, F_OK), -1);
+}
+
 static void test_memory_nowhere(void **state)
 {
     fixture *f = *state;
@@ -237,8 +259,8 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_memory_left),    T(test_options), T(test_settings), T(test_memory),
-        T(test_memory_nowhere), T(test_listens), T(test_log),
+        T(test_memory_left),    T(test_options),          T(test_settings), T(test_memory),
+        T(test_memory_nowhere), T(test_memory_of_others), T(test_listens),  T(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

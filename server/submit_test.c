@@ -87,8 +87,10 @@ static void test_into(void **state)
         assert_memory_equal(to_a, a, sizeof a);
         assert_null(plain[0].name);
 
-        memset(to_b, 0, sizeof to_b); // one that nobody wants
-        assert_int_equal(hearth_infer_into(f->h[i], "m", in, 2, out, 1), HEARTH_OK);
+        memset(to_b, 0, sizeof to_b); // those that nobody wants
+        float c[1] = {6};
+        hearth_tensor three[3] = {in[0], in[1], vector("c", c, 1)};
+        assert_int_equal(hearth_infer_into(f->h[i], "m", three, 3, out, 1), HEARTH_OK);
         assert_memory_equal(to_b, b, sizeof b);
     }
 }
@@ -257,6 +259,27 @@ static void test_cancel(void **state)
     }
 }
 
+// Calls to a server do not wait for each other while there may be threads for them.
+static void test_side_by_side(void **state)
+{
+    fixture *f = *state;
+    answer a;
+    float x = 1;
+    hearth_tensor in = vector("x", &x, 1);
+    answer_init(&a);
+    assert_int_equal(hearth_submit(f->h[1], "m", &in, 1, NULL, take, &a, NULL), HEARTH_OK);
+    answers(&a, 1); // its thread waits for another one
+    int taken = atomic_load(&fake_taken);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(hearth_submit(f->h[1], "hold", &in, 1, NULL, take, &a, NULL), HEARTH_OK);
+    }
+    while (atomic_load(&fake_taken) < taken + 4) {
+        fake_nap();
+    }
+    atomic_store(&fake_released, 1);
+    answers(&a, 5);
+}
+
 static void test_close_waits(void **state)
 {
     fixture *f = *state;
@@ -394,6 +417,39 @@ static void test_events(void **state)
     }
 }
 
+typedef struct nested {
+    hearth *h;
+    int n, inside;
+} nested;
+
+static void take_nested(void *ctx, hearth_status status, hearth_tensor *outputs, int n_outputs)
+{
+    nested *x = ctx;
+    hearth_tensors_free(outputs, n_outputs);
+    x->n += status == HEARTH_OK;
+    x->inside += hearth_event_run(x->h);
+}
+
+// A callback that runs callbacks: one comes after the other, all the same.
+static void test_events_nested(void **state)
+{
+    fixture *f = *state;
+    nested x = {.h = f->h[0]};
+    float y = 3;
+    hearth_tensor in = vector("x", &y, 1);
+    int fd = hearth_event_fd(f->h[0]);
+    for (int k = 0; k < 10; k++) {
+        assert_int_equal(hearth_submit(f->h[0], "m", &in, 1, NULL, take_nested, &x, NULL),
+                         HEARTH_OK);
+    }
+    while (x.n < 10) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&p, 1, -1), 1);
+        (void)hearth_event_run(f->h[0]);
+    }
+    assert_int_equal(x.inside, 0);
+}
+
 static void test_events_late(void **state)
 {
     fixture *f = *state;
@@ -405,6 +461,46 @@ static void test_events_late(void **state)
     answers(&a, 1);
     assert_int_equal(hearth_event_fd(f->h[0]), -1);
     assert_non_null(strstr(hearth_error(), "have a thread"));
+}
+
+// cancel_forked is a child's: its connection has a stream for each call.
+static int cancel_forked(const char *url, int runs)
+{
+    hearth *h;
+    hearth_call *call;
+    answer a;
+    float x = 1;
+    char go;
+    hearth_tensor in = vector("x", &x, 1);
+    answer_init(&a);
+    if (hearth_open(url, NULL, &h) != HEARTH_OK ||
+        hearth_submit(h, "hold", &in, 1, NULL, take, &a, &call) != HEARTH_OK ||
+        read(runs, &go, 1) != 1) {
+        return 1;
+    }
+    hearth_call_cancel(call);
+    answers(&a, 1);
+    hearth_close(h);
+    return a.status == HEARTH_ECANCELED ? 0 : 2;
+}
+
+static void test_forked_cancels(void **state)
+{
+    fixture *f = *state;
+    int runs[2], status, held = atomic_load(&fake_held);
+    assert_int_equal(pipe(runs), 0);
+    pid_t p = fork();
+    if (p == 0) {
+        _exit(cancel_forked(f->rig.ipc, runs[0]));
+    }
+    while (atomic_load(&fake_held) == held) {
+        fake_nap();
+    }
+    assert_int_equal(write(runs[1], "", 1), 1);
+    assert_int_equal(waitpid(p, &status, 0), p);
+    assert_int_equal(status, 0);
+    close(runs[0]);
+    close(runs[1]);
 }
 
 static void test_forked(void **state)
@@ -436,10 +532,11 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_into),   T(test_into_mistakes),  T(test_submit),
-        T(test_many),   T(test_cancel),         T(test_close_waits),
-        T(test_events), T(test_events_late),    T(test_close_inside),
-        T(test_forked), T(test_without_memory), T(test_submit_without_memory),
+        T(test_into),          T(test_into_mistakes),  T(test_submit),
+        T(test_many),          T(test_cancel),         T(test_close_waits),
+        T(test_side_by_side),  T(test_events),         T(test_events_late),
+        T(test_close_inside),  T(test_forked),         T(test_forked_cancels),
+        T(test_events_nested), T(test_without_memory), T(test_submit_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ hearth_status hearth_push(hearth *h, const char *model, hearth *to, int no_wait,
 {
     hth_content_made made;
     hearth_import_report report;
-    hth_watch watch = {progress, ctx};
+    hth_watch watch = {.fn = progress, .ctx = ctx};
     hth_err err = push_check(h, to);
     if (err != HTH_OK) {
         return (hearth_status)err;

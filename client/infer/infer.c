@@ -170,7 +170,8 @@ static hth_err infer_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *tensor,
     }
     bool used = false;
     hth_err err = h->rings ? hth_ring_exchange(h, &q, inputs, reply, &used) : HTH_OK;
-    return used ? err : hth_exchange(h, &q, inputs, NULL, reply);
+    const hth_watch stops = {.stop = watch != NULL ? &watch->canceled : NULL};
+    return used ? err : hth_exchange(h, &q, inputs, &stops, reply);
 }
 
 // ---- within the process

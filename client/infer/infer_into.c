@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define INTO_ALIGN 64
+
 typedef struct into {
     hearth_tensor *outputs; // the caller's
     int n;
@@ -69,14 +71,21 @@ static hth_err into_place(void *ctx, const char *model, int version, hearth_tens
     into *x = ctx;
     size_t rest = 0;
     HTH_TRY(into_match(x, model, out, n));
-    for (int i = 0; i < n; i++) {
-        rest = out[i].data == NULL && out[i].bytes > rest ? out[i].bytes : rest;
+    for (int i = 0; i < n; i++) { // of tensors that fit in an answer
+        rest += out[i].data == NULL ? (out[i].bytes + INTO_ALIGN - 1) / INTO_ALIGN * INTO_ALIGN : 0;
     }
-    if (rest > 0 && (x->rest = hth_alloc_aligned(rest, 64)) == NULL) {
+    if (rest == 0) {
+        return HTH_OK;
+    }
+    uint8_t *at = x->rest = hth_alloc_aligned(rest, INTO_ALIGN);
+    if (at == NULL) {
         return hth_no_memory("%zu bytes of outputs", rest);
     }
-    for (int i = 0; i < n; i++) { // what nobody reads may lie in one place
-        out[i].data = out[i].data == NULL ? x->rest : out[i].data;
+    for (int i = 0; i < n; i++) { // each its own: other operators read it there
+        if (out[i].data == NULL) {
+            out[i].data = at;
+            at += (out[i].bytes + INTO_ALIGN - 1) / INTO_ALIGN * INTO_ALIGN;
+        }
     }
     return HTH_OK;
 }

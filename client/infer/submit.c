@@ -48,9 +48,9 @@ struct hth_submits {
     pthread_cond_t ended; // .. a call, or the last one's callback
     pthread_cond_t work;
     submit_list waiting, over;
-    int left;   // calls whose callbacks have not returned
-    int engine; // requests that the engine has
-    int n_workers, n_idle;
+    int left;                         // calls whose callbacks have not returned
+    int engine;                       // requests that the engine has
+    int n_workers, n_idle, n_waiting; // the last: calls that no worker has taken
     pthread_t worker[SUBMIT_WORKERS];
     pthread_t caller;
     bool called;  // there is that thread
@@ -186,7 +186,7 @@ static void call_tell(struct hth_submits *s, submit_call *call)
 // tell_one calls the callback of the next call that has ended. Lock held, but for the callback.
 static bool tell_one(struct hth_submits *s)
 {
-    submit_call *call = list_take(&s->over);
+    submit_call *call = s->is_inside ? NULL : list_take(&s->over); // one after the other
     if (call == NULL) {
         return false;
     }
@@ -196,9 +196,8 @@ static bool tell_one(struct hth_submits *s)
     call_tell(s, call);
     pthread_mutex_lock(&s->lock);
     s->is_inside = false;
-    if (--s->left == 0) {
-        pthread_cond_broadcast(&s->ended);
-    }
+    s->left--;
+    pthread_cond_broadcast(&s->ended); // who closes may be the next to call some
     return true;
 }
 
@@ -281,6 +280,7 @@ static void worker_main(void *ctx)
     pthread_mutex_lock(&s->lock);
     for (;;) {
         submit_call *call = list_take(&s->waiting);
+        s->n_waiting -= call != NULL;
         if (call == NULL && s->stops) {
             break;
         }
@@ -305,7 +305,7 @@ static void worker_main(void *ctx)
 // worker_wake has a thread for the call that waits; without any there is none to answer it.
 static hth_err worker_wake(hearth *h, struct hth_submits *s)
 {
-    if (s->n_idle > 0) {
+    if (s->n_idle > s->n_waiting) { // who was woken before may not have taken its call
         pthread_cond_signal(&s->work);
         return HTH_OK;
     }
@@ -393,6 +393,7 @@ static hth_err submit_send(hearth *h, struct hth_submits *s, submit_call *call)
     }
     HTH_TRY(worker_wake(h, s));
     list_add(&s->waiting, call);
+    s->n_waiting++;
     return HTH_OK;
 }
 
@@ -466,13 +467,15 @@ static void call_cancel(struct hth_submits *s, submit_call *call, uint64_t *requ
 {
     *request = 0;
     if (call->state == SUBMIT_WAITS && list_remove(&s->waiting, call)) {
+        s->n_waiting -= call->h->embedded == NULL;
         call_result(call, HTH_ECANCELED, "canceled before it was sent");
         call_over(s, call);
     } else if (call->state == SUBMIT_SENT && call->h->embedded != NULL) {
         hth_embed_infer_cancel(call->embedded);
     } else if (call->state == SUBMIT_SENT) {
         atomic_store(&call->watch.canceled, true);
-        *request = atomic_load(&call->watch.request);
+        // over streams of their own who asks looks at that
+        *request = call->h->by_socket ? 0 : atomic_load(&call->watch.request);
     }
 }
 
@@ -533,7 +536,8 @@ int hearth_event_run(hearth *h)
     while (!s->closes && tell_one(s)) {
         n++;
     }
-    if (read(s->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) { // nothing is left
+    // where something is left, another thread, or who called this callback, is at it
+    if (s->over.first == NULL && read(s->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) {
         (void)hth_fail_errno(errno, "an eventfd");
     }
     bool closes = s->closes;

@@ -21,9 +21,10 @@
 #define ROUNDS_MIN    0.1  // of the limit, for the search of a round
 #define ROUNDS_ONCE   0.68 // of the limit: later than that no round follows one that fits
 #define ROUNDS_ELITES 0.1  // of the limit, for the addresses of the best few
-#define ROUNDS_AGAIN  16   // tries to lay out another plan's decisions, each for ..
-#define ROUNDS_LESS   128  // .. such a part of the budget less
-#define ROUNDS_WARM   3    // part of the limit that going on from another plan takes
+// Another plan's decisions are laid out for such a part of the budget less each time, for so long.
+#define ROUNDS_LESS  128
+#define ROUNDS_AGAIN 0.3 // of the limit
+#define ROUNDS_WARM  3   // part of the limit that going on from another plan takes
 
 hth_err hth_rounds_too_big(const hth_problem *problem, const hth_plan_options *options,
                            uint64_t found)

@@ -226,10 +226,10 @@ static hth_err compile_plan(hth_site *site, hth_program *program, hth_menu *menu
     bool records = program->train != NULL && !program->plan_only, known = false, changed;
     char key[HTH_REPEAT_KEY];
     hth_plan before = {.n_modes = 0};
-    if (records) {
-        HTH_TRY(hth_compile_repeat(site, program, menus, key, &before, &known));
+    hth_err err = records ? hth_compile_repeat(site, program, menus, key, &before, &known) : HTH_OK;
+    if (err == HTH_OK) {
+        err = compile_rounds(site, program, menus, known ? &before : NULL);
     }
-    hth_err err = compile_rounds(site, program, menus, known ? &before : NULL);
     hth_free(before.mode);
     if (known && err == HTH_ETOOBIG) { // its memory is not found again
         HTH_TRY(hth_compile_lighter(site, program, menus, 0, &changed));

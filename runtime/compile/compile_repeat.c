@@ -109,8 +109,11 @@ static hth_err repeat_plan(const char *text, hth_plan *before)
             return HTH_OK;
         }
     }
-    *before =
-        (hth_plan){.predicted_us = us, .hurries = hurries != 0, .mode = mode, .n_modes = (int)n};
+    *before = (hth_plan){.predicted_us = us,
+                         .hurries = hurries != 0,
+                         .mode = mode,
+                         .n_modes = (int)n,
+                         .mode_bytes = bytes};
     return HTH_OK;
 }
 

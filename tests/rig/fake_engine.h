@@ -70,6 +70,19 @@ static hth_err fake_hold(hth_request *request)
     return request->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
 }
 
+// fake_apart: no two outputs share memory, for an engine reads there what it wrote.
+static bool fake_apart(const hth_request_tensor *out, int n)
+{
+    bool apart = true;
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < i; k++) {
+            const char *a = out[i].t.data, *b = out[k].t.data;
+            apart = apart && (a + out[i].t.bytes <= b || b + out[k].t.bytes <= a);
+        }
+    }
+    return apart;
+}
+
 static hth_err fake_infer(hth_request *request)
 {
     atomic_store(&fake_last_priority, request->priority);
@@ -91,6 +104,9 @@ static hth_err fake_infer(hth_request *request)
         fake_last_input = request->inputs[i].t.data;
     }
     HTH_TRY(request->place(request, out, request->n_inputs));
+    if (!fake_apart(out, request->n_inputs)) {
+        return hth_fail(HTH_ECORRUPT, "outputs share memory");
+    }
     if (strcmp(request->model, "late") == 0) {
         return hth_fail(HTH_EIO, "failed after the outputs were placed");
     }
