@@ -27,6 +27,7 @@ hth_err hth_refine_open(hth_refine *refine, const hth_problem *problem,
         refine->from.mode = hth_memdup(from->mode, n);
         refine->from.n_modes = from->n_modes;
         refine->from.hurries = from->hurries;
+        refine->from.mode_bytes = from->mode_bytes;
     }
     return n == 0 || refine->from.mode != NULL ? HTH_OK : hth_no_memory("planning a step");
 }
