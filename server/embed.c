@@ -302,13 +302,15 @@ struct hth_embed_call {
     hth_request_tensor few[EMBED_TENSORS], *inputs;
 };
 
+// Without data a tensor is only described: one of no bytes has some all the same.
 static void call_input(const hearth_tensor *in, hth_request_tensor *out)
 {
+    static char nothing[1];
     *out = (hth_request_tensor){.name = in->name != NULL && in->name[0] != 0 ? in->name : NULL,
                                 .t = {.dtype = (hth_dtype)in->dtype,
                                       .layout = HTH_LAYOUT_PLAIN,
                                       .shape = {.rank = in->rank},
-                                      .data = in->data,
+                                      .data = in->data != NULL ? in->data : nothing,
                                       .bytes = in->bytes}};
     if (in->rank > 0) {
         memcpy(out->t.shape.dim, in->shape, (size_t)in->rank * sizeof in->shape[0]);

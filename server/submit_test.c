@@ -87,6 +87,15 @@ static void test_into(void **state)
         assert_memory_equal(to_a, a, sizeof a);
         assert_null(plain[0].name);
 
+        float d[1];
+        hearth_tensor none = vector("b", NULL, 0); // of no bytes, nowhere
+        hearth_tensor both[2] = {in[0], none}, at[2] = {{.name = "a", .data = to_a, .bytes = 12},
+                                                        {.name = "b", .data = NULL}};
+        assert_int_equal(hearth_infer_into(f->h[i], "m", both, 2, at, 2), HEARTH_OK);
+        assert_true(at[1].bytes == 0 && at[1].rank == 1 && at[1].shape[0] == 0);
+        at[1].data = d;
+        assert_int_equal(hearth_infer_into(f->h[i], "m", both, 2, at, 1), HEARTH_OK);
+
         memset(to_b, 0, sizeof to_b); // those that nobody wants
         float c[1] = {6};
         hearth_tensor three[3] = {in[0], in[1], vector("c", c, 1)};

@@ -53,7 +53,7 @@ static hth_err into_match(into *x, const char *model, hearth_tensor *out, int n)
         if (is.data != NULL) {
             return hth_fail(HTH_EINVAL, "output '%s' is given twice", is.name);
         }
-        if (err == HTH_OK && (to->bytes < is.bytes || to->data == NULL)) {
+        if (err == HTH_OK && (to->bytes < is.bytes || (to->data == NULL && is.bytes > 0))) {
             err = hth_fail(HTH_EINVAL, "output '%s' takes %zu bytes: there are %zu at %s", is.name,
                            is.bytes, to->bytes, to->data == NULL ? "NULL" : "data");
         }
@@ -71,8 +71,8 @@ static hth_err into_place(void *ctx, const char *model, int version, hearth_tens
     into *x = ctx;
     size_t rest = 0;
     HTH_TRY(into_match(x, model, out, n));
-    for (int i = 0; i < n; i++) { // of tensors that fit in an answer
-        rest += out[i].data == NULL ? (out[i].bytes + INTO_ALIGN - 1) / INTO_ALIGN * INTO_ALIGN : 0;
+    for (int i = 0; i < n; i++) { // of tensors that fit in an answer; one of no bytes is somewhere
+        rest += out[i].data == NULL ? out[i].bytes / INTO_ALIGN * INTO_ALIGN + INTO_ALIGN : 0;
     }
     if (rest == 0) {
         return HTH_OK;
@@ -84,7 +84,7 @@ static hth_err into_place(void *ctx, const char *model, int version, hearth_tens
     for (int i = 0; i < n; i++) { // each its own: other operators read it there
         if (out[i].data == NULL) {
             out[i].data = at;
-            at += (out[i].bytes + INTO_ALIGN - 1) / INTO_ALIGN * INTO_ALIGN;
+            at += out[i].bytes / INTO_ALIGN * INTO_ALIGN + INTO_ALIGN;
         }
     }
     return HTH_OK;
