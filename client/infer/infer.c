@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DATA_ALIGN 64 // of outputs
-
 typedef struct infer_outputs {
     hth_reply reply;
     void *copy; // of the data section, when it was not aligned
@@ -187,19 +185,14 @@ hth_err hth_infer_embedded(hearth *handle, const hth_embed_infer *infer)
     return err;
 }
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
-}
-
 // The array, and after it names, which are copied, for a model may go, and data: one block.
 hth_err hth_infer_place(void *ctx, const char *model, int version, hearth_tensor *out, int n)
 {
     hth_infer_made *made = ctx;
-    size_t names = 0, bytes = DATA_ALIGN;
+    size_t names = 0, bytes = HTH_INFER_ALIGN;
     for (int i = 0; i < n; i++) { // of tensors that fit in an answer
         names += strlen(out[i].name) + 1;
-        bytes += aligned(out[i].bytes);
+        bytes += hth_infer_aligned(out[i].bytes);
     }
     infer_outputs *o = hth_alloc(sizeof *o + (size_t)n * sizeof o->t[0] + names + bytes);
     if (o == NULL) {
@@ -207,14 +200,14 @@ hth_err hth_infer_place(void *ctx, const char *model, int version, hearth_tensor
     }
     memset(o, 0, sizeof *o);
     char *name = (char *)&o->t[n];
-    uint8_t *data = (uint8_t *)aligned((uintptr_t)name + names);
+    uint8_t *data = (uint8_t *)hth_infer_aligned((uintptr_t)name + names);
     for (int i = 0; i < n; i++) {
         size_t length = strlen(out[i].name) + 1;
         out[i].data = data;
         o->t[i] = out[i];
         o->t[i].name = memcpy(name, out[i].name, length);
         name += length;
-        data += aligned(out[i].bytes);
+        data += hth_infer_aligned(out[i].bytes);
     }
     o->version = version;
     infer_outputs_named(o, model);

@@ -6,6 +6,14 @@
 
 #include "client/exchange.h"
 
+#define HTH_INFER_ALIGN 64 // of outputs that an engine in this process writes
+
+// hth_infer_aligned rounds bytes up to HTH_INFER_ALIGN.
+static inline size_t hth_infer_aligned(size_t bytes)
+{
+    return (bytes + HTH_INFER_ALIGN - 1) / HTH_INFER_ALIGN * HTH_INFER_ALIGN;
+}
+
 // hth_infer_begin looks whether a request can be made over the connection; hth_infer_check at an
 // input. HTH_EINVAL.
 hth_err hth_infer_begin(const hearth *handle, const char *model, int n_inputs);

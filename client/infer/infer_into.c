@@ -8,8 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define INTO_ALIGN 64
-
 typedef struct into {
     hearth_tensor *outputs; // the caller's
     int n;
@@ -72,19 +70,19 @@ static hth_err into_place(void *ctx, const char *model, int version, hearth_tens
     size_t rest = 0;
     HTH_TRY(into_match(x, model, out, n));
     for (int i = 0; i < n; i++) { // of tensors that fit in an answer; one of no bytes is somewhere
-        rest += out[i].data == NULL ? out[i].bytes / INTO_ALIGN * INTO_ALIGN + INTO_ALIGN : 0;
+        rest += out[i].data == NULL ? hth_infer_aligned(out[i].bytes + 1) : 0;
     }
     if (rest == 0) {
         return HTH_OK;
     }
-    uint8_t *at = x->rest = hth_alloc_aligned(rest, INTO_ALIGN);
+    uint8_t *at = x->rest = hth_alloc_aligned(rest, HTH_INFER_ALIGN);
     if (at == NULL) {
         return hth_no_memory("%zu bytes of outputs", rest);
     }
     for (int i = 0; i < n; i++) { // each its own: other operators read it there
         if (out[i].data == NULL) {
             out[i].data = at;
-            at += out[i].bytes / INTO_ALIGN * INTO_ALIGN + INTO_ALIGN;
+            at += hth_infer_aligned(out[i].bytes + 1);
         }
     }
     return HTH_OK;

@@ -21,7 +21,7 @@ typedef enum submit_state {
 
 typedef struct submit_call {
     uint64_t number;
-    struct submit_call *beside; // in its part of the table
+    struct submit_call *table_next; // in the same part of the table
     struct submit_call *next;
     hearth *h;
     submit_state state;
@@ -106,7 +106,7 @@ static submit_call **table_at(uint64_t number)
 {
     submit_call **at = &table.part[number % TABLE_PARTS];
     while (*at != NULL && (*at)->number != number) {
-        at = &(*at)->beside;
+        at = &(*at)->table_next;
     }
     return at;
 }
@@ -121,7 +121,7 @@ static void table_add(submit_call *call)
     pthread_mutex_lock(&table.lock);
     call->number = ++table.last;
     submit_call **first = &table.part[call->number % TABLE_PARTS];
-    call->beside = *first;
+    call->table_next = *first;
     *first = call;
     pthread_mutex_unlock(&table.lock);
 }
@@ -130,7 +130,7 @@ static void call_free(submit_call *call)
 {
     if (call->number != 0) {
         pthread_mutex_lock(&table.lock);
-        *table_at(call->number) = call->beside;
+        *table_at(call->number) = call->table_next;
         pthread_mutex_unlock(&table.lock);
     }
     hth_free(call->model);
@@ -142,7 +142,7 @@ static void call_free(submit_call *call)
 // ---- ends
 
 // call_over puts a call that has ended where its callback is called from. Lock held.
-static void call_over(struct hth_submits *s, submit_call *call)
+static void call_over(hth_submits *s, submit_call *call)
 {
     const uint64_t one = 1;
     bool first = s->over.first == NULL;
@@ -171,7 +171,7 @@ static void engine_done(void *ctx, hth_err err, const char *detail)
 }
 
 // call_tell calls the callback, on this thread.
-static void call_tell(struct hth_submits *s, submit_call *call)
+static void call_tell(submit_call *call)
 {
     hearth_tensor *out = call->outputs;
     if (call->err != HTH_OK && out != NULL) {
@@ -184,7 +184,7 @@ static void call_tell(struct hth_submits *s, submit_call *call)
 }
 
 // tell_one calls the callback of the next call that has ended. Lock held, but for the callback.
-static bool tell_one(struct hth_submits *s)
+static bool tell_one(hth_submits *s)
 {
     submit_call *call = s->is_inside ? NULL : list_take(&s->over); // one after the other
     if (call == NULL) {
@@ -193,7 +193,7 @@ static bool tell_one(struct hth_submits *s)
     s->inside = pthread_self();
     s->is_inside = true;
     pthread_mutex_unlock(&s->lock);
-    call_tell(s, call);
+    call_tell(call);
     pthread_mutex_lock(&s->lock);
     s->is_inside = false;
     s->left--;
@@ -204,7 +204,7 @@ static bool tell_one(struct hth_submits *s)
 static void caller_main(void *ctx)
 {
     hearth *h = ctx;
-    struct hth_submits *s = h->submits;
+    hth_submits *s = h->submits;
     pthread_mutex_lock(&s->lock);
     while (!s->closes && (!s->stops || s->left > 0)) {
         if (!tell_one(s)) {
@@ -233,7 +233,7 @@ static hth_err engine_place(void *ctx, const char *model, int version, hearth_te
 }
 
 // engine_start hands a call over. HTH_EBUSY: the engine takes no more now. Lock held.
-static hth_err engine_start(struct hth_submits *s, submit_call *call)
+static hth_err engine_start(hth_submits *s, submit_call *call)
 {
     const hth_embed_infer infer = {.model = call->model,
                                    .token = call->h->token,
@@ -243,17 +243,16 @@ static hth_err engine_start(struct hth_submits *s, submit_call *call)
                                    .timeout_us = call->options.timeout_us,
                                    .place = engine_place,
                                    .ctx = call};
-    call->state = SUBMIT_SENT;
     hth_err err = hth_embed_infer_start(call->h->embedded, &infer, engine_done, &call->embedded);
     s->engine += err == HTH_OK;
-    call->state = err == HTH_OK ? SUBMIT_SENT : SUBMIT_WAITS;
+    call->state = err == HTH_OK ? SUBMIT_SENT : SUBMIT_WAITS; // who ends it needs the lock
     return err;
 }
 
 // engine_more ends the call that the engine has answered, and hands over what waits.
 static void engine_more(hearth *h, submit_call *last)
 {
-    struct hth_submits *s = h->submits;
+    hth_submits *s = h->submits;
     pthread_mutex_lock(&s->lock);
     s->engine--;
     call_over(s, last);
@@ -276,7 +275,7 @@ static void engine_more(hearth *h, submit_call *last)
 static void worker_main(void *ctx)
 {
     hearth *h = ctx;
-    struct hth_submits *s = h->submits;
+    hth_submits *s = h->submits;
     pthread_mutex_lock(&s->lock);
     for (;;) {
         submit_call *call = list_take(&s->waiting);
@@ -303,7 +302,7 @@ static void worker_main(void *ctx)
 }
 
 // worker_wake has a thread for the call that waits; without any there is none to answer it.
-static hth_err worker_wake(hearth *h, struct hth_submits *s)
+static hth_err worker_wake(hearth *h, hth_submits *s)
 {
     if (s->n_idle > s->n_waiting) { // who was woken before may not have taken its call
         pthread_cond_signal(&s->work);
@@ -319,7 +318,7 @@ static hth_err worker_wake(hearth *h, struct hth_submits *s)
 
 // ---- calls
 
-static void submits_free(struct hth_submits *s)
+static void submits_free(hth_submits *s)
 {
     if (s->event_fd >= 0) {
         close(s->event_fd);
@@ -331,10 +330,10 @@ static void submits_free(struct hth_submits *s)
 }
 
 // submits_of makes what the connection's calls need, with the first of them.
-static hth_err submits_of(hearth *h, struct hth_submits **out)
+static hth_err submits_of(hearth *h, hth_submits **out)
 {
     pthread_mutex_lock(&h->lock);
-    struct hth_submits *s = h->submits;
+    hth_submits *s = h->submits;
     if (s == NULL && (s = hth_calloc(1, sizeof *s)) != NULL) {
         pthread_mutex_init(&s->lock, NULL);
         pthread_cond_init(&s->ended, NULL);
@@ -377,7 +376,7 @@ static hth_err call_new(hearth *h, const char *model, const hearth_tensor *input
 }
 
 // submit_send hands a call over, or has it wait for its turn. Lock held.
-static hth_err submit_send(hearth *h, struct hth_submits *s, submit_call *call)
+static hth_err submit_send(hearth *h, hth_submits *s, submit_call *call)
 {
     if (s->event_fd < 0 && !s->called) {
         HTH_TRY(hth_thread_start("hearth-done", caller_main, h, &s->caller));
@@ -398,7 +397,7 @@ static hth_err submit_send(hearth *h, struct hth_submits *s, submit_call *call)
 }
 
 // submit_begin has the call be one of the connection's, and sends it. On an error it is not.
-static hth_err submit_begin(hearth *h, struct hth_submits *s, submit_call *call)
+static hth_err submit_begin(hearth *h, hth_submits *s, submit_call *call)
 {
     pthread_mutex_lock(&s->lock);
     s->left++;
@@ -413,7 +412,7 @@ static hth_err submit_begin(hearth *h, struct hth_submits *s, submit_call *call)
 
 static hth_err submit(hearth *h, submit_call *call, hearth_call **out)
 {
-    struct hth_submits *s;
+    hth_submits *s;
     HTH_TRY(submits_of(h, &s));
     table_add(call);
     *out = (hearth_call *)(uintptr_t)call->number; // before it may be done
@@ -463,7 +462,7 @@ static void cancel_sent(hearth *h, uint64_t request)
 
 // call_cancel stores what else is to be canceled: a request of a server, 0: nothing. The table's
 // lock and the connection's are held.
-static void call_cancel(struct hth_submits *s, submit_call *call, uint64_t *request)
+static void call_cancel(hth_submits *s, submit_call *call, uint64_t *request)
 {
     *request = 0;
     if (call->state == SUBMIT_WAITS && list_remove(&s->waiting, call)) {
@@ -508,7 +507,7 @@ void hearth_call_cancel(hearth_call *call)
 
 int hearth_event_fd(hearth *h)
 {
-    struct hth_submits *s;
+    hth_submits *s;
     if (hth_exchange_check(h) != HTH_OK || submits_of(h, &s) != HTH_OK) {
         return -1;
     }
@@ -525,7 +524,7 @@ int hearth_event_fd(hearth *h)
 
 int hearth_event_run(hearth *h)
 {
-    struct hth_submits *s = hth_exchange_check(h) == HTH_OK ? h->submits : NULL;
+    hth_submits *s = hth_exchange_check(h) == HTH_OK ? h->submits : NULL;
     uint64_t count;
     int n = 0;
     if (s == NULL || s->event_fd < 0) {
@@ -550,7 +549,7 @@ int hearth_event_run(hearth *h)
 
 bool hth_submit_end(hearth *handle)
 {
-    struct hth_submits *s = handle->submits;
+    hth_submits *s = handle->submits;
     if (s == NULL) {
         return true;
     }

@@ -96,7 +96,7 @@ static void pin(fixture *f, bool two)
     json_decref(told(f, "load", "{\"model\":\"digits\",\"pin\":true}"));
 }
 
-// A device on which nothing else fits beside "digits", which is pinned.
+// A device with room for nothing but "digits", which is pinned.
 static void rig_of(fixture *f, bool two)
 {
     char device[64];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small requests on the thread that asks: who computes, with the same answers, beside others. Time
-// is counted in looks at the clock, so that a slow machine makes no model a large one.
+// Small requests on the calling thread: who computes them, that answers stay the same, and that
+// other clients are served meanwhile. Time is counted in looks at the clock, so that a slow machine
+// makes no model a large one.
 #include "tests/rig/engine_call.h"
 #include "tests/rig/npy_data.h"
 
@@ -11,7 +12,7 @@
 #include <stdatomic.h>
 
 #define FEW      8      // requests until a program was timed often enough
-#define MANY     200    // of each client beside others
+#define MANY     200    // requests of each of several clients
 #define MOST     100000 // until background work has had its turn: it takes a few
 #define ONE_LOOK 10000u // ns
 
