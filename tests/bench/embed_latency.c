@@ -4,13 +4,12 @@
 // out of a model that returns its input, by one thread and by two, in alternating rounds of one
 // run. Prints one JSON line per kind, times in microseconds; `model` is what the engine counts for
 // the model itself. usage, from the root: embed_latency [SECONDS [LIBONNXRUNTIME.so]]
-#include "client/hearth.h"
+#include "tests/bench/latency.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 
 #include <dlfcn.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,14 +20,6 @@
 #define MAX_SAMPLES 2000000
 #define MAX_THREADS 2
 #define LARGE       150528 // floats: an image of 224x224
-
-static void check(int failed, const char *what)
-{
-    if (failed) {
-        fprintf(stderr, "%s failed: %s\n", what, hearth_error());
-        exit(1);
-    }
-}
 
 // ---- onnxruntime, by its C API (version 1 of its table, which later ones
 // only append to)
@@ -176,22 +167,6 @@ static void *measure(void *arg)
     return NULL;
 }
 
-static void counted(const kind *k, double *ns, double *runs)
-{
-    char *text;
-    *ns = *runs = 0;
-    check(hearth_query(k->h, "stats", NULL, NULL, NULL, &text) != HEARTH_OK, "stats");
-    json_t *j = json_loads(text, 0, NULL), *m;
-    size_t i;
-    json_array_foreach(json_object_get(j, "models"), i, m)
-    {
-        *ns += json_number_value(json_object_get(json_object_get(m, "times"), "infer_ns"));
-        *runs += json_number_value(json_object_get(m, "requests"));
-    }
-    json_decref(j);
-    hearth_free(text);
-}
-
 static void thread_begin(thread *t, const kind *k, uint64_t each_ns, int room)
 {
     *t = (thread){.k = k,
@@ -218,7 +193,7 @@ static void run_round(kind *k, int round, int threads, uint64_t each_ns)
     thread t[MAX_THREADS];
     double ns0 = 0, n0 = 0, ns1 = 0, n1 = 0;
     if (k->h != NULL) {
-        counted(k, &ns0, &n0);
+        latency_counted(k->h, &ns0, &n0);
     }
     for (int i = 0; i < threads; i++) {
         thread_begin(&t[i], k, each_ns, (MAX_SAMPLES - k->n) / threads);
@@ -232,26 +207,9 @@ static void run_round(kind *k, int round, int threads, uint64_t each_ns)
         hth_free(t[i].out.data);
     }
     if (k->h != NULL) {
-        counted(k, &ns1, &n1);
+        latency_counted(k->h, &ns1, &n1);
         k->model_ns[round] = (ns1 - ns0) / (n1 > n0 ? n1 - n0 : 1);
     }
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double at_us(const kind *k, double part)
-{
-    return k->n > 0 ? (double)k->ns[(int)((double)(k->n - 1) * part)] / 1e3 : 0;
 }
 
 static void compare(kind *k, int n_kinds, int threads, double seconds)
@@ -269,15 +227,16 @@ static void compare(kind *k, int n_kinds, int threads, double seconds)
         }
     }
     for (int i = 0; i < n_kinds; i++) {
-        qsort(k[i].ns, (size_t)k[i].n, sizeof k[i].ns[0], by_value);
-        qsort(k[i].model_ns, ROUNDS, sizeof k[i].model_ns[0], by_number);
+        qsort(k[i].ns, (size_t)k[i].n, sizeof k[i].ns[0], latency_by_value);
+        qsort(k[i].model_ns, ROUNDS, sizeof k[i].model_ns[0], latency_by_number);
         double model = (k[i].model_ns[ROUNDS / 2 - 1] + k[i].model_ns[ROUNDS / 2]) / 2e3;
         printf("{\"model\":\"%s\",\"kind\":\"%s\",\"threads\":%d,\"bytes\":%zu,\"p50\":%.2f,"
                "\"p99\":%.1f",
-               k[i].model, k[i].name, threads, k[i].in.bytes, at_us(&k[i], 0.5),
-               at_us(&k[i], 0.99));
+               k[i].model, k[i].name, threads, k[i].in.bytes, latency_at_us(k[i].ns, k[i].n, 0.5),
+               latency_at_us(k[i].ns, k[i].n, 0.99));
         if (k[i].h != NULL) {
-            printf(",\"model_us\":%.2f,\"p50_over_model\":%.2f", model, at_us(&k[i], 0.5) - model);
+            printf(",\"model_us\":%.2f,\"p50_over_model\":%.2f", model,
+                   latency_at_us(k[i].ns, k[i].n, 0.5) - model);
         }
         printf("}\n");
         hth_free(k[i].ns);

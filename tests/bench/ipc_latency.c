@@ -6,14 +6,13 @@
 // of a model that returns its input, in plain memory and in a shared buffer. Prints one JSON line
 // per kind and batch, times in microseconds; `model` is what the engine counts for the model itself
 // (infer_ns): the median of the rounds' means. usage, from the root: ipc_latency [SECONDS]
-#include "client/hearth.h"
+#include "tests/bench/latency.h"
 #include "engine/process/child.h"
 #include "server/server.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#include <jansson.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -33,14 +32,6 @@
 #define MAX_SAMPLES 1000000
 #define MAX_THREADS 4
 #define ROUNDS      8
-
-static void check(int failed, const char *what)
-{
-    if (failed) {
-        fprintf(stderr, "%s failed: %s\n", what, hearth_error());
-        exit(1);
-    }
-}
 
 static int serve_bare(const char *url)
 {
@@ -80,18 +71,6 @@ static pid_t start(const char *what, const char *url, const char *store)
         _exit(127);
     }
     return p;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 // One kind of request, and what its threads measured.
@@ -145,30 +124,12 @@ static void *measure(void *arg)
     return NULL;
 }
 
-// counted stores what the engine counted for all models until now.
-static void counted(kind *k, double *ns, double *requests)
-{
-    char *text;
-    *ns = *requests = 0;
-    check(hearth_query(k->h, "stats", NULL, NULL, NULL, &text) != HEARTH_OK, "stats");
-    json_t *j = json_loads(text, 0, NULL), *list = json_object_get(j, "models"), *m;
-    size_t i;
-    json_array_foreach(list, i, m)
-    {
-        const json_t *times = json_object_get(m, "times");
-        *ns += json_number_value(json_object_get(times, "infer_ns"));
-        *requests += json_number_value(json_object_get(m, "requests"));
-    }
-    json_decref(j);
-    hearth_free(text);
-}
-
 static void run_round(kind *k, int round, int threads, uint64_t each_ns)
 {
     thread t[MAX_THREADS];
     double ns0 = 0, n0 = 0, ns1 = 0, n1 = 0;
     if (k->h != NULL) {
-        counted(k, &ns0, &n0);
+        latency_counted(k->h, &ns0, &n0);
     }
     int room = (MAX_SAMPLES - k->n) / threads;
     for (int i = 0; i < threads; i++) {
@@ -185,14 +146,9 @@ static void run_round(kind *k, int round, int threads, uint64_t each_ns)
         hth_free(t[i].ns);
     }
     if (k->h != NULL) {
-        counted(k, &ns1, &n1);
+        latency_counted(k->h, &ns1, &n1);
         k->model_ns[round] = (ns1 - ns0) / (n1 > n0 ? n1 - n0 : 1);
     }
-}
-
-static double at_us(const kind *k, double part)
-{
-    return k->n > 0 ? (double)k->ns[(int)((double)(k->n - 1) * part)] / 1e3 : 0;
 }
 
 static void compare(kind *k, int n_kinds, int threads, int64_t batch, double seconds)
@@ -209,13 +165,14 @@ static void compare(kind *k, int n_kinds, int threads, int64_t batch, double sec
         }
     }
     for (int i = 0; i < n_kinds; i++) {
-        qsort(k[i].ns, (size_t)k[i].n, sizeof k[i].ns[0], by_value);
-        qsort(k[i].model_ns, ROUNDS, sizeof k[i].model_ns[0], by_number);
+        qsort(k[i].ns, (size_t)k[i].n, sizeof k[i].ns[0], latency_by_value);
+        qsort(k[i].model_ns, ROUNDS, sizeof k[i].model_ns[0], latency_by_number);
         double model = (k[i].model_ns[ROUNDS / 2 - 1] + k[i].model_ns[ROUNDS / 2]) / 2e3;
         printf("{\"kind\":\"%s\",\"threads\":%d,\"batch\":%lld,\"bytes\":%zu,\"p50\":%.1f,"
                "\"p99\":%.1f,\"model\":%.1f,\"p50_over_model\":%.1f}\n",
-               k[i].name, threads, (long long)batch, k[i].in.bytes, at_us(&k[i], 0.5),
-               at_us(&k[i], 0.99), model, at_us(&k[i], 0.5) - model);
+               k[i].name, threads, (long long)batch, k[i].in.bytes,
+               latency_at_us(k[i].ns, k[i].n, 0.5), latency_at_us(k[i].ns, k[i].n, 0.99), model,
+               latency_at_us(k[i].ns, k[i].n, 0.5) - model);
         hth_free(k[i].ns);
     }
     fflush(stdout);
