@@ -78,6 +78,7 @@ static void test_instances_count(void **state)
     old->overhead_bytes = 600 * MIB;
     assert_ok(
         hth_program_compile_instance(&r.site, whole, 1, &whole->instance[whole->n_instances]));
+    whole->n_instances++;
     assert_int_equal(whole->instance[0]->overhead_bytes, whole->overhead_bytes);
     assert_int_equal(m->source.n_programs, 1); // the old one had to go
     assert_ok(small_program(&r, m, 1, &p));
