@@ -240,7 +240,7 @@ class Datasets(unittest.TestCase):
 
     def test_python(self):
         os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
-        with pyhearth.hearth.Client(self.store, device='cpu:threads=2') as h:
+        with pyhearth.hearthd.Client(self.store, device='cpu:threads=2') as h:
             put = h.put_data('mine', {'x': self.bytes, 'y': self.y})
             self.assertEqual(put['bytes'], self.bytes.nbytes + self.y.nbytes)
             self.assertEqual([d['name'] for d in h.datasets()], ['mine'])
@@ -400,9 +400,9 @@ class Owners(unittest.TestCase):
     def asks(self, answers, url, **arguments):
         """A client that waits for its job with one request."""
         try:
-            with pyhearth.hearth.Client(url, token=self.token['alice']) as h:
+            with pyhearth.hearthd.Client(url, token=self.token['alice']) as h:
                 answers.append(h.query('train', model='new', loss='softmax-xent', batch=64, epochs=1, **arguments)['version'])
-        except pyhearth.hearth.Error as e:
+        except pyhearth.hearthd.Error as e:
             answers.append(str(e))
 
     def ask(self, answers, url, **arguments):

@@ -21,7 +21,7 @@ BUILD = os.path.abspath(sys.argv[1])
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
 import numpy as np  # noqa: E402
-import hearth  # noqa: E402
+import hearthd  # noqa: E402
 
 DATA = 'tests/data/digits'
 IMAGES, LABELS = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
@@ -65,10 +65,10 @@ def worker(url):
     try:
         client.infer('digits', IMAGES)
         return 'the old client answered'
-    except hearth.InvalidArgument as e:
+    except hearthd.InvalidArgument as e:
         if 'was opened before a fork' not in str(e):
             return str(e)
-    with hearth.Client(url) as c:
+    with hearthd.Client(url) as c:
         return right(c)
 
 
@@ -78,7 +78,7 @@ class Fork(unittest.TestCase):
         global client
         cls.daemon = tap.Daemon(BUILD, '--listen', 'tcp://127.0.0.1:' + str(tap.free_port(2)))
         cls.url = f'ipc://{cls.daemon.folder}/sock'
-        client = hearth.Client(cls.url)
+        client = hearthd.Client(cls.url)
         client.import_model('digits', DATA + '/digits.onnx')
         client.import_model('new', DATA + '/untrained.onnx')
         for _ in range(3):  # by the socket, then through shared memory
@@ -102,7 +102,7 @@ class Fork(unittest.TestCase):
                         lambda: client.buffer(100), lambda: client.import_model('x', DATA + '/digits.onnx')):
                 try:
                     ask()
-                except hearth.InvalidArgument as e:
+                except hearthd.InvalidArgument as e:
                     assert 'open a new one' in str(e), e
                 else:
                     raise AssertionError('the old connection answered')
@@ -113,7 +113,7 @@ class Fork(unittest.TestCase):
 
     def test_new(self):
         def work():
-            c = hearth.Client(self.url)
+            c = hearthd.Client(self.url)
             assert right(c)
             images = c.buffer(IMAGES.shape)
             images[:] = IMAGES
@@ -131,17 +131,17 @@ class Fork(unittest.TestCase):
             assert len(wrong) == 80 and not any(wrong)
             try:
                 c.infer('nobody', IMAGES)
-            except hearth.NotFound as e:
+            except hearthd.NotFound as e:
                 assert "no model 'nobody'" in str(e)
             else:
                 raise AssertionError('nobody answered')
-            assert forked(lambda: hearth.Client(self.url).models()) == ''  # a child's child
+            assert forked(lambda: hearthd.Client(self.url).models()) == ''  # a child's child
             assert right(c)
         self.child(work)
 
     def test_long_calls(self):
         def work():
-            c, seen = hearth.Client(self.url), []
+            c, seen = hearthd.Client(self.url), []
             t = c.train('new', DATA + '/train.safetensors', loss='softmax-xent', optimizer='adam', lr=0.002, batch=64, epochs=30,
                         save_as=f't{os.getpid()}', on_step=seen.append)
             assert len(t.losses) == 30 * 23 and seen
@@ -164,24 +164,24 @@ class Fork(unittest.TestCase):
 
     def test_engine(self):
         folder = tempfile.mkdtemp(dir=self.daemon.folder)
-        own = hearth.Client(folder, device='cpu:mem=256MiB,threads=1')
+        own = hearthd.Client(folder, device='cpu:mem=256MiB,threads=1')
         own.import_model('digits', DATA + '/digits.onnx')
         self.assertTrue(right(own))
 
         def work():
             try:
                 own.infer('digits', IMAGES)
-            except hearth.InvalidArgument:
+            except hearthd.InvalidArgument:
                 pass
             else:
                 raise AssertionError('the old engine answered')
             try:
-                hearth.Client(folder + '/other')
-            except hearth.NotSupported as e:
+                hearthd.Client(folder + '/other')
+            except hearthd.NotSupported as e:
                 assert 'use a server' in str(e), e
             else:
                 raise AssertionError('an engine was opened')
-            assert right(hearth.Client(self.url))
+            assert right(hearthd.Client(self.url))
         self.child(work)
         self.assertTrue(right(own))
         own.close()

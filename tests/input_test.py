@@ -22,7 +22,7 @@ BUILD = os.path.abspath(sys.argv[1])
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
 import numpy as np  # noqa: E402
-import hearth  # noqa: E402
+import hearthd  # noqa: E402
 
 FOLDER = tempfile.mkdtemp(prefix='hearth-input-')
 SIGNATURE = "'image' FP32 [-1,1,8,8]"
@@ -37,24 +37,24 @@ JSON = [  # an input, what is said
     ({'name': 'image', 'shape': [1, 1, 8, 8], 'datatype': 'INT8', 'data': [0] * 64}, "expects 'FP32', of shape [-1,1,8,8]"),
     ({'name': 'picture', 'shape': [1, 1, 8, 8], 'datatype': 'FP32', 'data': [0] * 64}, SIGNATURE)]
 ARGUMENTS = [  # a question, its arguments, the error, what is said
-    ('job', {'job': 42}, hearth.InvalidArgument, "'job' must be a string, not a number"),
-    ('pause', {'job': ['a']}, hearth.InvalidArgument, "'job' must be a string, not a list"),
-    ('cancel', {}, hearth.InvalidArgument, "the argument 'job' is missing"),
-    ('resume', {'job': ''}, hearth.InvalidArgument, "the argument 'job' is missing"),
-    ('job', {'job': '../x'}, hearth.NotFound, "there is no job '../x'; `hearth jobs` lists what there is"),
-    ('job', {'job': 'a:1'}, hearth.NotFound, "there is no job 'a:1'"),
-    ('job', {'job': 'x' * 195}, hearth.NotFound, "there is no job 'xxx"),
-    ('model', {'model': 7}, hearth.InvalidArgument, "'model' must be a string, not a number"),
-    ('unload', {'model': {}}, hearth.InvalidArgument, "'model' must be a string, not an object"),
-    ('verify', {'model': 1}, hearth.InvalidArgument, "'model' must be a string, not a number"),
-    ('load', {'model': 'digits', 'pin': 1}, hearth.InvalidArgument, "'pin' must be true or false, not a number"),
-    ('load', {'model': 'digits', 'on': 0}, hearth.InvalidArgument, "'on' must be a string, not a number"),
-    ('plan', {'model': 'digits', 'budget': 1 << 20}, hearth.InvalidArgument, "'budget' must be a string, not a number"),
-    ('bench', {'model': 'digits', 'batch': '8', 'seconds': 0}, hearth.InvalidArgument, "'batch' must be a number, not a string"),
-    ('train', {'model': 'digits', 'loss': 'mse', 'freeze': 'conv*'}, hearth.InvalidArgument, "'freeze' must be a list of strings, not a string"),
-    ('train', {'model': 'digits', 'loss': 'mse', 'no_shuffle': 1}, hearth.InvalidArgument, "'no-shuffle' must be true or false, not a number"),
-    ('train', {'model': 'digits', 'loss': 'mse', 'lerning_rate': 1}, hearth.InvalidArgument, "'train' has no argument 'lerning-rate'; `hearth help"),
-    ('train', {'model': 'digits', 'loss': 'mse', 'epoch': 3}, hearth.InvalidArgument, "'train' has no argument 'epoch'; did you mean 'epochs'?")]
+    ('job', {'job': 42}, hearthd.InvalidArgument, "'job' must be a string, not a number"),
+    ('pause', {'job': ['a']}, hearthd.InvalidArgument, "'job' must be a string, not a list"),
+    ('cancel', {}, hearthd.InvalidArgument, "the argument 'job' is missing"),
+    ('resume', {'job': ''}, hearthd.InvalidArgument, "the argument 'job' is missing"),
+    ('job', {'job': '../x'}, hearthd.NotFound, "there is no job '../x'; `hearth jobs` lists what there is"),
+    ('job', {'job': 'a:1'}, hearthd.NotFound, "there is no job 'a:1'"),
+    ('job', {'job': 'x' * 195}, hearthd.NotFound, "there is no job 'xxx"),
+    ('model', {'model': 7}, hearthd.InvalidArgument, "'model' must be a string, not a number"),
+    ('unload', {'model': {}}, hearthd.InvalidArgument, "'model' must be a string, not an object"),
+    ('verify', {'model': 1}, hearthd.InvalidArgument, "'model' must be a string, not a number"),
+    ('load', {'model': 'digits', 'pin': 1}, hearthd.InvalidArgument, "'pin' must be true or false, not a number"),
+    ('load', {'model': 'digits', 'on': 0}, hearthd.InvalidArgument, "'on' must be a string, not a number"),
+    ('plan', {'model': 'digits', 'budget': 1 << 20}, hearthd.InvalidArgument, "'budget' must be a string, not a number"),
+    ('bench', {'model': 'digits', 'batch': '8', 'seconds': 0}, hearthd.InvalidArgument, "'batch' must be a number, not a string"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'freeze': 'conv*'}, hearthd.InvalidArgument, "'freeze' must be a list of strings, not a string"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'no_shuffle': 1}, hearthd.InvalidArgument, "'no-shuffle' must be true or false, not a number"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'lerning_rate': 1}, hearthd.InvalidArgument, "'train' has no argument 'lerning-rate'; `hearth help"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'epoch': 3}, hearthd.InvalidArgument, "'train' has no argument 'epoch'; did you mean 'epochs'?")]
 
 
 class Inputs(unittest.TestCase):
@@ -62,7 +62,7 @@ class Inputs(unittest.TestCase):
     def setUpClass(cls):
         cls.daemon = tap.Daemon(BUILD)
         cls.url = f'ipc://{cls.daemon.folder}/sock'
-        with hearth.Client(cls.url) as c:
+        with hearthd.Client(cls.url) as c:
             c.import_model('digits', 'tests/data/digits/digits.onnx')
 
     @classmethod
@@ -146,18 +146,18 @@ class Inputs(unittest.TestCase):
         self.assertIn('digits', self.through(b'hth_' + b'0' * 64 + b'\n', '--token-file', 'FIFO', 'ls'))
 
     def test_python(self):
-        with hearth.Client(self.url) as c:
+        with hearthd.Client(self.url) as c:
             for name, array, sentence in WRONG:
-                with self.assertRaises(hearth.InvalidArgument) as e:
+                with self.assertRaises(hearthd.InvalidArgument) as e:
                     c.infer('digits', {name: array})
                 self.assertIn(sentence, str(e.exception))
-            with self.assertRaises(hearth.NotFound) as e:
+            with self.assertRaises(hearthd.NotFound) as e:
                 c.infer('digit', np.zeros((1, 1, 8, 8), np.float32))
             self.assertIn("did you mean 'digits'?", str(e.exception))
 
     def test_arguments(self):
         """What is of another type than it must be is not taken for what nobody has said."""
-        with hearth.Client(self.url) as c:
+        with hearthd.Client(self.url) as c:
             for question, arguments, error, sentence in ARGUMENTS:
                 with self.subTest(question=question, arguments=arguments), self.assertRaises(error) as e:
                     c.query(question, **arguments)
@@ -166,12 +166,12 @@ class Inputs(unittest.TestCase):
     def test_no_samples(self):
         """A batch of nothing is answered with nothing, whatever way it takes."""
         for where in (self.url, FOLDER + '/store'):
-            with hearth.Client(where, shared_memory=where != self.url) as c:
+            with hearthd.Client(where, shared_memory=where != self.url) as c:
                 if where != self.url:
                     c.import_model('digits', 'tests/data/digits/digits.onnx')
                 for _ in range(3):
                     self.assertEqual(c.infer('digits', np.zeros((0, 1, 8, 8), np.float32))['logits'].shape, (0, 10))
-        with hearth.Client(self.url) as c:
+        with hearthd.Client(self.url) as c:
             for _ in range(3):
                 self.assertEqual(c.infer('digits', np.zeros((0, 1, 8, 8), np.float32))['logits'].shape, (0, 10))
 

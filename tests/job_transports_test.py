@@ -20,7 +20,7 @@ tap.need_numpy()
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
-import hearth  # noqa: E402
+import hearthd  # noqa: E402
 
 DATA = 'tests/data/digits'
 PATIENCE = 120
@@ -49,7 +49,7 @@ class Transports(unittest.TestCase):
         cls.addClassCleanup(cls.d.stop)
         cls.ways = {'ipc': {'where': f'ipc://{cls.d.folder}/sock'}, 'tcp': {'where': f'tcp://127.0.0.1:{tcp}'},
                     'tls': {'where': f'tls+tcp://localhost:{tls}', 'ca_file': cert}}
-        with hearth.Client(cls.ways['ipc']['where'], token=cls.token['alice']) as c:
+        with hearthd.Client(cls.ways['ipc']['where'], token=cls.token['alice']) as c:
             c.import_model('new', DATA + '/untrained.onnx')
             c.submit('new', DATA + '/train.safetensors', loss='softmax-xent', batch=64, epochs=1000000, save_as='secret')
             end = time.monotonic() + PATIENCE
@@ -61,11 +61,11 @@ class Transports(unittest.TestCase):
         for way, where in self.ways.items():
             for name in who:
                 if way != 'ipc' or name == 'root':
-                    with hearth.Client(**where, token=self.token[name]) as c:
+                    with hearthd.Client(**where, token=self.token[name]) as c:
                         yield name, c
 
     def refused(self, c, what, **arguments):
-        with self.assertRaisesRegex(hearth.Error, "belongs to another tenant|there is no job|has no checkpoint|lacks the role 'job'"):
+        with self.assertRaisesRegex(hearthd.Error, "belongs to another tenant|there is no job|has no checkpoint|lacks the role 'job'"):
             c.query(what, **arguments)
 
     def test_others_see_that_something_runs(self):
@@ -135,7 +135,7 @@ class Transports(unittest.TestCase):
 
     def test_zz_cancel(self):
         """By its owner over TLS: its end, and what is kept of it."""
-        with hearth.Client(**self.ways['tls'], token=self.token['alice']) as c:
+        with hearthd.Client(**self.ways['tls'], token=self.token['alice']) as c:
             self.assertEqual(c.query('cancel', job='secret')['state'], 'canceled')
             row = c.query('job', job='secret')
             self.assertEqual((row['state'], row['resumable']), ('canceled', True))

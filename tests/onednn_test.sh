@@ -78,8 +78,8 @@ if /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
     cat >"$dir/ask.py" <<EOF
 import sys
 sys.path[:0] = ['client/python']
-import hearth, numpy
-with hearth.Client('$dir/store', device='cpu:mem=1GiB,threads=2') as h:
+import hearthd, numpy
+with hearthd.Client('$dir/store', device='cpu:mem=1GiB,threads=2') as h:
     numpy.save('$dir/python.npy', h.infer('digits', {'image': numpy.load('$data/images.npy')})['logits'])
 EOF
     HEARTH_LIBRARY=$build/libhearth.so LD_DEBUG=bindings LD_DEBUG_OUTPUT=$dir/ld /usr/bin/python3 "$dir/ask.py" && bound libhearth_dnnl.so &&

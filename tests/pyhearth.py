@@ -5,15 +5,15 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'client', 'python'))
-import hearth  # noqa: E402
-from hearth._library import MAX_RANK  # noqa: E402,F401
-from hearth._memory import CODES as HEARTH_DTYPE, DTYPES  # noqa: E402,F401
+import hearthd  # noqa: E402
+from hearthd._library import MAX_RANK  # noqa: E402,F401
+from hearthd._memory import CODES as HEARTH_DTYPE, DTYPES  # noqa: E402,F401
 
-Error = hearth.Error
-ENOTSUP = hearth.NotSupported.code
+Error = hearthd.Error
+ENOTSUP = hearthd.NotSupported.code
 
 
-class Hearth(hearth.Client):
+class Hearth(hearthd.Client):
     """A connection: embedded on a store, or to the server at `url`."""
 
     def __init__(self, path, store='', url='inproc://', device='cpu:threads=2'):

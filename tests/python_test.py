@@ -28,8 +28,8 @@ import tap  # noqa: E402
 
 tap.need_numpy()
 import numpy as np  # noqa: E402
-import hearth  # noqa: E402
-from hearth._client import _arguments  # noqa: E402
+import hearthd  # noqa: E402
+from hearthd._client import _arguments  # noqa: E402
 
 IMAGES, LABELS = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
 FOLDER = tempfile.mkdtemp(prefix='hearth-python-')
@@ -71,7 +71,7 @@ class Server:
 class Embedded(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.h = hearth.Client(os.path.join(FOLDER, 'embedded'), device='cpu:mem=1GiB,threads=2')
+        cls.h = hearthd.Client(os.path.join(FOLDER, 'embedded'), device='cpu:mem=1GiB,threads=2')
         cls.first = cls.h.import_model('digits', DATA + '/digits.onnx')
         cls.h.import_model('new', DATA + '/untrained.onnx')
 
@@ -112,31 +112,31 @@ class Embedded(unittest.TestCase):
         np.testing.assert_array_equal(row, copy[7])
 
     def test_errors(self):
-        with self.assertRaises(hearth.NotFound) as caught:
+        with self.assertRaises(hearthd.NotFound) as caught:
             self.h.infer('absent', IMAGES)
         self.assertEqual(caught.exception.code, 2)
         self.assertIn("absent", caught.exception.sentence)
         self.assertIsInstance(caught.exception, LookupError)
         with self.assertRaises(ValueError) as caught:
             self.h.infer('digits', {'image': IMAGES.astype(np.float64)})
-        self.assertIsInstance(caught.exception, hearth.InvalidArgument)
+        self.assertIsInstance(caught.exception, hearthd.InvalidArgument)
         self.assertIn('image', str(caught.exception))
-        with self.assertRaisesRegex(hearth.InvalidArgument, 'no type complex128'):
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'no type complex128'):
             self.h.infer('digits', {'image': IMAGES.astype(complex)})
-        with self.assertRaisesRegex(hearth.InvalidArgument, '9 dimensions'):
+        with self.assertRaisesRegex(hearthd.InvalidArgument, '9 dimensions'):
             self.h.infer('digits', np.zeros([1] * 9, np.float32))
-        with self.assertRaises(hearth.NotFound):
+        with self.assertRaises(hearthd.NotFound):
             self.h.query('no such question')
-        with self.assertRaises(hearth.Error):
+        with self.assertRaises(hearthd.Error):
             self.h.import_model('bad', DATA + '/README.md')
 
     def test_close(self):
-        with hearth.Client(os.path.join(FOLDER, 'closing')) as h:
+        with hearthd.Client(os.path.join(FOLDER, 'closing')) as h:
             h.import_model('digits', DATA + '/digits.onnx')
             held = h.buffer(IMAGES.shape)
             held[...] = IMAGES
             out = h.infer('digits', held)
-        with self.assertRaisesRegex(hearth.InvalidArgument, 'closed'):
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'closed'):
             h.models()
         np.testing.assert_array_equal(held, IMAGES)  # both live on
         self.assertGreater(accuracy(out), 0.97)
@@ -165,9 +165,9 @@ class Embedded(unittest.TestCase):
         self.assertEqual(self.h.job('never').status()['state'], 'canceled')
 
     def test_train_is_refused(self):
-        with self.assertRaisesRegex(hearth.InvalidArgument, 'loss'):
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'loss'):
             self.h.train('new', samples(), loss='guess')
-        with self.assertRaises(hearth.NotFound):
+        with self.assertRaises(hearthd.NotFound):
             self.h.train('new', '/absent.safetensors', loss='mse')
 
     def test_replan(self):
@@ -189,7 +189,7 @@ class Embedded(unittest.TestCase):
         self.assertIn('inputs', self.h.model('doomed'))
         path = os.path.join(FOLDER, 'doomed.safetensors')
         written = self.h.export('doomed', path)
-        self.assertEqual(written, hearth.Exported(os.path.getsize(path), 0))
+        self.assertEqual(written, hearthd.Exported(os.path.getsize(path), 0))
         self.assertGreater(written.bytes, 100000)
         self.assertEqual(self.h.verify('doomed')['damaged'], [])
         self.assertIsNone(self.h.alias('fate', 'doomed', wait=False)['before'])
@@ -197,7 +197,7 @@ class Embedded(unittest.TestCase):
         self.h.remove_alias('fate')
         self.assertEqual(self.h.aliases(), {})
         self.h.remove('doomed')
-        with self.assertRaises(hearth.NotFound):
+        with self.assertRaises(hearthd.NotFound):
             self.h.model('doomed')
         files, size = self.h.gc()
         self.assertGreaterEqual(files, 0)
@@ -207,7 +207,7 @@ class Embedded(unittest.TestCase):
 class Push(unittest.TestCase):
     def test_push(self):
         server = Server('other')
-        with hearth.Client(FOLDER + '/pushed') as h, hearth.Client(server.url) as there:
+        with hearthd.Client(FOLDER + '/pushed') as h, hearthd.Client(server.url) as there:
             h.import_model('digits', DATA + '/digits.onnx')
             pushed = h.push('digits:1', there)
             self.assertEqual((pushed.version, pushed.unchanged, pushed.tensors_new), (1, False, 20))
@@ -215,7 +215,7 @@ class Push(unittest.TestCase):
             again = h.push('digits', there, wait=False)
             self.assertEqual((again.unchanged, again.bytes_moved), (True, 0))
             self.assertGreater(accuracy(there.infer('digits', IMAGES)), 0.97)
-            with self.assertRaises(hearth.NotFound):
+            with self.assertRaises(hearthd.NotFound):
                 h.push('nobody', there)
         self.assertEqual(server.stop(), 0)
 
@@ -224,7 +224,7 @@ class Daemon(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server('daemon')
-        cls.h = hearth.Client(cls.server.url)
+        cls.h = hearthd.Client(cls.server.url)
         cls.h.import_model('digits', DATA + '/digits.onnx')
         cls.h.import_model('new', DATA + '/untrained.onnx')
 
@@ -254,7 +254,7 @@ class Daemon(unittest.TestCase):
         """Once for each, whoever of those that use it comes first after a reconnect."""
         server = Server('again')
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
-        h = hearth.Client(server.url)
+        h = hearthd.Client(server.url)
         h.import_model('digits', DATA + '/digits.onnx')
         buffers, bad, together = [h.buffer(IMAGES.shape, IMAGES.dtype) for _ in range(16)], [], threading.Barrier(8)
         for x in buffers:
@@ -311,11 +311,11 @@ class Daemon(unittest.TestCase):
         self.assertEqual(job.pause()['state'], 'paused')
         self.assertIn(job.resume()['state'], ('waiting', 'running'))
         self.assertEqual(job.cancel()['state'], 'canceled')
-        with self.assertRaises(hearth.Canceled):
+        with self.assertRaises(hearthd.Canceled):
             started.result()
-        with self.assertRaises(hearth.NotFound):
+        with self.assertRaises(hearthd.NotFound):
             self.h.job('nothing').wait()
-        with self.assertRaisesRegex(hearth.Canceled, 'endless'):
+        with self.assertRaisesRegex(hearthd.Canceled, 'endless'):
             job.result()
         self.assertEqual(self.h.job(str(started.id)).status()['state'], 'canceled')
 
@@ -325,7 +325,7 @@ class Daemon(unittest.TestCase):
         job.watch(seen.append)
         self.assertEqual((seen[0].name, seen[0].id, seen[-1].steps), ('seen', job.id, 400))
         self.assertEqual([s.step for s in seen], sorted(s.step for s in seen))
-        again = hearth.Client(self.h.url).job('seen').result()  # by whom it was not submitted
+        again = hearthd.Client(self.h.url).job('seen').result()  # by whom it was not submitted
         self.assertEqual((again.model, again.version, len(again.losses)), ('seen', 1, 400))
         np.testing.assert_array_equal(again.losses, job.result().losses)
         told = self.h.train('new', samples(), loss='softmax-xent', batch=16, epochs=10, save_as='told', wait=False, on_step=events.append)
@@ -338,7 +338,7 @@ class Daemon(unittest.TestCase):
         job = self.h.submit('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='on')
         with self.assertRaises(KeyboardInterrupt):
             job.watch(stop)
-        with self.assertRaises(hearth.TimedOut):
+        with self.assertRaises(hearthd.TimedOut):
             job.wait(0.01)
         self.assertEqual(job.status()['state'], 'running')
         job.cancel()
@@ -349,7 +349,7 @@ class Daemon(unittest.TestCase):
     def test_job_watch_that_fails(self):
         """A lost watch is no reason to cancel, and a wait may be as long as anybody says."""
         def lost(tell):
-            raise hearth.SystemFailure('there is no server')
+            raise hearthd.SystemFailure('there is no server')
         job = self.h.submit('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='unseen')
         job._watch = lost
         job._tell(lambda step: None)
@@ -365,8 +365,8 @@ class Daemon(unittest.TestCase):
     def test_ctrl_c_leaves_a_job(self):
         """A program that trains, and is stopped by Ctrl-C: its job goes on."""
         program = f"""import sys; sys.path.insert(0, {PACKAGE!r})
-import hearth
-hearth.Client({self.h.url!r}).train('new', {DATA + '/train.safetensors'!r}, loss='softmax-xent', batch=8, epochs=100000, save_as='left',
+import hearthd
+hearthd.Client({self.h.url!r}).train('new', {DATA + '/train.safetensors'!r}, loss='softmax-xent', batch=8, epochs=100000, save_as='left',
                                     on_step=lambda step: print(step['step'], flush=True))"""
         with subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
             self.assertGreater(int(p.stdout.readline()), 0)
@@ -380,7 +380,7 @@ hearth.Client({self.h.url!r}).train('new', {DATA + '/train.safetensors'!r}, loss
 
     def test_server_goes(self):
         server = Server('going')
-        h = hearth.Client(server.url)
+        h = hearthd.Client(server.url)
         job = h.train(h.import_model('new', DATA + '/untrained.onnx') and 'new', samples(), loss='softmax-xent', batch=8, epochs=100000,
                       wait=False)
         next(job.follow(0.05))
@@ -391,11 +391,11 @@ hearth.Client({self.h.url!r}).train('new', {DATA + '/train.safetensors'!r}, loss
         self.assertEqual((step.step, job.status()['id']), (1, job.id))
         self.assertIn(job.status()['state'], ('waiting', 'running'))  # it goes on
         server.stop(signal.SIGKILL)
-        with self.assertRaises(hearth.SystemFailure) as caught:
+        with self.assertRaises(hearthd.SystemFailure) as caught:
             h.models()
         self.assertIsInstance(caught.exception, OSError)
-        with self.assertRaises(hearth.Error):
-            hearth.Client(server.url)
+        with self.assertRaises(hearthd.Error):
+            hearthd.Client(server.url)
 
 
 class Documents(unittest.TestCase):
@@ -404,7 +404,7 @@ class Documents(unittest.TestCase):
             blocks = [b for b in re.findall(r'```python\n(.*?)```', f.read(), re.S) if '>>>' in b]
         self.assertEqual(len(blocks), 2)  # with a server, and without
         server = Server('readme')
-        with hearth.Client(server.url) as h:
+        with hearthd.Client(server.url) as h:
             h.import_model('digits', DATA + '/digits.onnx')
         session = '\n'.join(blocks).replace('ipc:///tmp/hs/hearth.sock', server.url).replace('/tmp/hs/', FOLDER + '/readme-')
         test = doctest.DocTestParser().get_doctest(session, {}, 'python', 'docs/python.md', 0)
@@ -422,9 +422,9 @@ class Documents(unittest.TestCase):
         self.assertIn('accuracy 0.9', run.stdout)
 
     def test_library_not_found(self):
-        run = subprocess.run([sys.executable, '-c', 'import hearth; hearth.Client("/tmp/x")'], check=False, capture_output=True, text=True,
+        run = subprocess.run([sys.executable, '-c', 'import hearthd; hearthd.Client("/tmp/x")'], check=False, capture_output=True, text=True,
                              env={**os.environ, 'PYTHONPATH': PACKAGE, 'HEARTH_LIBRARY': '/absent/libhearth.so'})
-        self.assertIn('hearth._errors.LibraryNotFound: libhearth.so cannot be loaded (/absent/libhearth.so', run.stderr)
+        self.assertIn('hearthd._errors.LibraryNotFound: libhearth.so cannot be loaded (/absent/libhearth.so', run.stderr)
 
     def test_pip(self):
         venv = os.path.join(FOLDER, 'venv')
@@ -445,7 +445,7 @@ class Documents(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if k not in ('HEARTH_LIBRARY', 'PYTHONPATH')}
         if BUILD != os.path.join(ROOT, 'build'):
             env['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
-        code = f'import hearth; h = hearth.Client({FOLDER + "/embedded"!r}); print(hearth.__file__, len(h.models()) > 1)'
+        code = f'import hearthd; h = hearthd.Client({FOLDER + "/embedded"!r}); print(hearthd.__file__, len(h.models()) > 1)'
         run = subprocess.run([venv + '/bin/python', '-c', code], check=False, capture_output=True, text=True, cwd='/', env=env)
         self.assertIn(' True', run.stdout, run.stderr)
         self.assertTrue(run.stdout.startswith(os.path.realpath(venv)) or run.stdout.startswith(venv), run.stdout)

@@ -10,7 +10,7 @@ class BuildPy(build_py):
     def run(self):
         super().run()
         build = Path(__file__).resolve().parents[2] / 'build'
-        target = Path(self.build_lib) / 'hearth' / '_build_folder.py'
+        target = Path(self.build_lib) / 'hearthd' / '_build_folder.py'
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(f'BUILD_FOLDER = {str(build)!r}\n')
 

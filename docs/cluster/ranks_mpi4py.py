@@ -4,7 +4,7 @@
 usage: mpirun -n N python3 ranks_mpi4py.py MODEL DATA NAME"""
 import sys
 
-import hearth
+import hearthd
 from mpi4py import MPI
 
 ranks = MPI.COMM_WORLD
@@ -15,7 +15,7 @@ def all_reduce(array):
 
 
 model, data, name = sys.argv[1:]
-with hearth.Client() as h, hearth.Exchange(ranks.rank, ranks.size, all_reduce, ranks.Bcast) as exchange:
+with hearthd.Client() as h, hearthd.Exchange(ranks.rank, ranks.size, all_reduce, ranks.Bcast) as exchange:
     try:
         trained = h.train(model, data, loss='mse', optimizer='momentum', lr=0.01, batch=16, epochs=4, seed=3, save_as=name, exchange=exchange)
     except BaseException as e:

@@ -4,7 +4,7 @@
 usage: torchrun --nproc-per-node 1 --nnodes N .. ranks_torch.py MODEL DATA NAME"""
 import sys
 
-import hearth
+import hearthd
 import torch
 import torch.distributed as dist
 
@@ -20,7 +20,7 @@ def broadcast(array, root):
 
 
 model, data, name = sys.argv[1:]
-with hearth.Client() as h, hearth.Exchange(dist.get_rank(), dist.get_world_size(), all_reduce, broadcast) as exchange:
+with hearthd.Client() as h, hearthd.Exchange(dist.get_rank(), dist.get_world_size(), all_reduce, broadcast) as exchange:
     trained = h.train(model, data, loss='mse', optimizer='momentum', lr=0.01, batch=16, epochs=4, seed=3, save_as=name, exchange=exchange)
     if trained is not None:
         print(f'{trained.model}:{trained.version} after {len(trained.losses)} steps, loss {trained.losses[-1]:.6g}')

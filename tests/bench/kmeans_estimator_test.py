@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hearth.cluster.KMeans: scikit-learn's checks of estimators, and its results. Speaks TAP.
+"""hearthd.cluster.KMeans: scikit-learn's checks of estimators, and its results. Speaks TAP.
 usage: tests/bench/kmeans_estimator_test.py BUILD_DIR, from the root. Needs scikit-learn: python3 -m venv ~/.cache/hearth-kmeans &&
 ~/.cache/hearth-kmeans/bin/pip install scikit-learn"""
 import os
@@ -63,7 +63,7 @@ if __name__ == '__main__':
         print('1..0 # SKIP no scikit-learn (python3 -m venv ~/.cache/hearth-kmeans, pip install scikit-learn)')
         sys.exit(0)
     import numpy
-    from hearth.cluster import KMeans
+    from hearthd.cluster import KMeans
     from sklearn import cluster
     from sklearn.metrics import silhouette_score
     from sklearn.utils.estimator_checks import check_estimator

@@ -29,7 +29,7 @@ if __name__ == '__main__':
     tap.need_numpy()
 import numpy as np  # noqa: E402
 
-import hearth  # noqa: E402
+import hearthd  # noqa: E402
 
 EXAMPLES, PACKAGE = os.path.join(ROOT, 'docs', 'cluster'), {'PYTHONPATH': os.path.join(ROOT, 'client', 'python')}
 
@@ -105,7 +105,7 @@ class Sums:
             sent = self.arrays[root].copy()
             self.barrier.wait()
             a[:] = sent
-        return hearth.Exchange(rank, len(self.arrays), all_reduce, broadcast)
+        return hearthd.Exchange(rank, len(self.arrays), all_reduce, broadcast)
 
 
 def setUpModule():
@@ -117,11 +117,11 @@ def setUpModule():
     Servers.daemons = [tap.Daemon(BUILD) for _ in range(3)]
     for i, daemon in enumerate(Servers.daemons):
         unittest.addModuleCleanup(daemon.stop)
-        with hearth.Client(Servers.url(i)) as h:
+        with hearthd.Client(Servers.url(i)) as h:
             if i == 1:
                 h.import_model('net', os.path.join(ROOT, 'tests', 'data', 'train', 'relu_net.onnx'))
             h.import_model('net', MODEL)
-    with hearth.Client(Servers.url(0)) as h:
+    with hearthd.Client(Servers.url(0)) as h:
         Servers.alone = h.train('net', Servers.data, save_as='alone', **TASK).losses
 
 
@@ -137,7 +137,7 @@ class Servers(unittest.TestCase):
         def rank(i):
             try:
                 own = {k: v(i) if callable(v) else v for k, v in options.items()}
-                with hearth.Client(self.url(on[i] if on else i)) as h, sums.exchange(i, (fails or {}).get(i), paces if i == 0 else None) as x:
+                with hearthd.Client(self.url(on[i] if on else i)) as h, sums.exchange(i, (fails or {}).get(i), paces if i == 0 else None) as x:
                     ended[i] = h.train('net', data[i] if data else self.data, exchange=x, **{**TASK, **own})
             except BaseException as e:
                 ended[i] = e
@@ -151,12 +151,12 @@ class Servers(unittest.TestCase):
         return ended
 
     def row(self, name, i=0):
-        with hearth.Client(self.url(i)) as h:
+        with hearthd.Client(self.url(i)) as h:
             return h.query('job', job=name)
 
     def ended(self, name):
         """The row of a job whose ranks have ended: it does so by itself, perhaps later."""
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             h.job(name).wait(PATIENCE)
         return self.row(name)
 
@@ -171,9 +171,9 @@ class Exchanges(Servers):
             with self.subTest(n=n):
                 ended = self.ranks(n, save_as=f'of{n}')
                 self.assertEqual(ended[1:], [None] * (n - 1))
-                self.assertIsInstance(ended[0], hearth.Trained, ended)
+                self.assertIsInstance(ended[0], hearthd.Trained, ended)
                 self.expect_same(ended[0].losses)
-                with hearth.Client(self.url(0)) as h:
+                with hearthd.Client(self.url(0)) as h:
                     x = np.ones((3, 12), np.float32)
                     a, b = (list(h.infer(m, {'x': x}).values())[0] for m in ('alone', f'of{n}'))
                     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
@@ -181,7 +181,7 @@ class Exchanges(Servers):
     def test_given_shards_are_repeated(self):
         shards = [[0, 10, 6], [20, 3, 13]]
         ended = [self.ranks(2, save_as=f'again{i}', shards=shards)[0] for i in range(2)]
-        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.assertIsInstance(ended[0], hearthd.Trained, ended)
         self.expect_same(ended[0].losses)
         np.testing.assert_array_equal(ended[0].losses, ended[1].losses)
         self.assertEqual(ended[0].summary['shards'], shards)
@@ -191,7 +191,7 @@ class Exchanges(Servers):
             n = len(shards[0]) - 1
             ended = [self.ranks(n, save_as=f'{reduce}{n}', shards=shards, optimizer='adam', reduce=reduce) for reduce in ('all', 'ps')]
             for e in ended:
-                self.assertIsInstance(e[0], hearth.Trained, e)
+                self.assertIsInstance(e[0], hearthd.Trained, e)
                 self.assertEqual(e[1:], [None] * (n - 1))
             self.assertEqual(len(ended[1][0].losses), STEPS)
             np.testing.assert_array_equal(ended[1][0].losses, ended[0][0].losses)
@@ -199,7 +199,7 @@ class Exchanges(Servers):
     def test_two_ranks_of_one_server(self):
         ended = self.ranks(2, on=[2, 2], save_as='same')
         self.assertIsNone(ended[1])
-        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.assertIsInstance(ended[0], hearthd.Trained, ended)
         self.expect_same(ended[0].losses)
 
     def test_ranks_that_differ_are_refused_before_the_first_step(self):
@@ -213,7 +213,7 @@ class Exchanges(Servers):
                 self.assertEqual((row['state'], row['step']), ('failed', 0))
                 self.assertIn('rank 1 has another model, data or options than rank 0', row['why'])
                 for e in ended:
-                    self.assertIsInstance(e, hearth.Error)
+                    self.assertIsInstance(e, hearthd.Error)
 
     def test_a_rank_that_is_lost_leaves_a_checkpoint_from_which_others_go_on(self):
         ended = self.ranks(2, fails={1: 60}, save_as='lost')
@@ -226,7 +226,7 @@ class Exchanges(Servers):
         self.assertRegex(row['why'], f'after step {made}: rank 0 of 2.*the checkpoint of step {made} is kept')
         ended = self.ranks(3, save_as='lost', resume=True)
         self.assertEqual(ended[1:], [None, None])
-        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.assertIsInstance(ended[0], hearthd.Trained, ended)
         self.expect_same(ended[0].losses)
 
     def test_a_rank_that_has_lost_the_others_is_not_tried_again(self):
@@ -240,13 +240,13 @@ class Exchanges(Servers):
 
         def paces(call):
             if call in (40, 79):  # the last sum of a step: the others count on this rank's part
-                with hearth.Client(self.url(0)) as h:
+                with hearthd.Client(self.url(0)) as h:
                     budgets.append(h.job('budget').budget('48MiB' if call == 40 else '1KiB'))
         ended = self.ranks(2, save_as='budget', paces=paces)
-        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.assertIsInstance(ended[0], hearthd.Trained, ended)
         self.expect_same(ended[0].losses)
         self.assertEqual(len(budgets), 2)
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             log = list(h.job('budget').logs())
         self.assertIn('the job continues with the budget that it had', str(log))
 
@@ -255,19 +255,19 @@ class Exchanges(Servers):
         labels[TASK['batch']:2 * TASK['batch']] = -100
         write(data, labels=labels)
         ended = self.ranks(2, data=[data] * 2, save_as='ignored', loss='softmax-xent', no_shuffle=True)
-        self.assertIsInstance(ended[0], hearth.Trained, ended)
+        self.assertIsInstance(ended[0], hearthd.Trained, ended)
         self.assertEqual([k for k, loss in enumerate(ended[0].losses) if loss == 0], list(range(1, STEPS, STEPS // TASK['epochs'])))
 
     def test_a_job_of_ranks_goes_on_alone(self):
         self.ranks(2, fails={0: 60}, save_as='left')
         self.assertEqual(self.ended('left')['state'], 'failed')
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             self.expect_same(h.train('net', self.data, save_as='left', resume=True, **TASK).losses)
 
     def test_by_its_name_it_goes_on_alone(self):
         self.ranks(2, fails={0: 60}, save_as='bare')
         self.ended('bare')
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             h.query('train', job='bare', resume=True, detach=True)
             h.job('bare').wait(PATIENCE)
             self.expect_same(h.job('bare').result().losses)
@@ -289,19 +289,19 @@ class Exchanges(Servers):
         def paces(call):
             if call == 40:
                 daemon.send_signal(signal.SIGTERM)
-        with hearth.Client(f'ipc://{folder}/sock') as h, Sums(1).exchange(0, paces=paces) as x:
+        with hearthd.Client(f'ipc://{folder}/sock') as h, Sums(1).exchange(0, paces=paces) as x:
             h.import_model('net', MODEL)
-            with self.assertRaises(hearth.Error):
+            with self.assertRaises(hearthd.Error):
                 h.train('net', self.data, exchange=x, save_as='again', **{**TASK, 'epochs': 100000})
         daemon.wait(PATIENCE)
         start()
-        with hearth.Client(f'ipc://{folder}/sock') as h:
+        with hearthd.Client(f'ipc://{folder}/sock') as h:
             self.assertIn('was rank 0 of 1: the same command with --resume goes on', h.job('again').wait(PATIENCE)['why'])
 
     def ranks_while(self, act, save_as):
         """How two ranks end at whose fortieth sum `act` begins, with a client of rank 0's server."""
         def client():
-            with hearth.Client(self.url(0)) as h:
+            with hearthd.Client(self.url(0)) as h:
                 act(h)
         thread = threading.Thread(target=client)
 
@@ -314,7 +314,7 @@ class Exchanges(Servers):
 
     def test_a_canceled_job_ends_all_its_ranks(self):
         ended = self.ranks_while(lambda h: h.job('canceled').cancel(), 'canceled')
-        self.assertIsInstance(ended[0], hearth.Canceled)
+        self.assertIsInstance(ended[0], hearthd.Canceled)
         self.assertEqual(self.ended('canceled')['state'], 'canceled')
         self.assertNotIn('is alive', str(ended[1]))
 
@@ -338,41 +338,41 @@ class Exchanges(Servers):
                     os.kill(pid, signal.SIGKILL)
         ended = self.ranks(2, save_as='died', epochs=10000, paces=paces)
         self.assertTrue(killed)
-        self.assertIsInstance(ended[1], (hearth.Canceled, threading.BrokenBarrierError))
+        self.assertIsInstance(ended[1], (hearthd.Canceled, threading.BrokenBarrierError))
         self.assertIsInstance(ended[0], Exception)
         row = self.ended('died')
         self.assertEqual(row['state'], 'failed')
         self.assertIn('the checkpoint of step', row['why'])
-        with hearth.Client(self.url(1)) as h:  # the other one is there again
+        with hearthd.Client(self.url(1)) as h:  # the other one is there again
             self.assertEqual(len(h.infer('net', {'x': np.ones((1, 12), np.float32)})), 1)
 
     def test_what_cannot_be_is_refused(self):
         cases = ({'exchange': {'rank': 2, 'ranks': 2, 'descriptor': 0}}, {'exchange': {'rank': 0, 'ranks': 2}}, {'exchange': 7},
                  {'exchange': {'rank': 0, 'ranks': 2, 'descriptor': 0}}, {'exchange': {'rank': 0, 'ranks': 17, 'fd': 0}},
                  {'exchange': {'rank': -1, 'ranks': 2, 'fd': 0}})
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             for case in cases:
-                with self.subTest(case), self.assertRaises(hearth.Error):
+                with self.subTest(case), self.assertRaises(hearthd.Error):
                     h.query('train', model='net', data=self.data, save_as='bad', **{**TASK, **case})
-        with hearth.Client(self.url(0)) as h, Sums(1).exchange(0) as x:
-            with self.assertRaisesRegex(hearth.InvalidArgument, "kind 'kmeans' can be no rank"):
+        with hearthd.Client(self.url(0)) as h, Sums(1).exchange(0) as x:
+            with self.assertRaisesRegex(hearthd.InvalidArgument, "kind 'kmeans' can be no rank"):
                 h.query('train', kind='kmeans', k=2, data=self.data, save_as='points', exchange=x.argument)
         ended = self.ranks(2, save_as='one-server', sync_bn=True)
         self.assertTrue(any('is for the devices of one server, not for ranks' in str(e) for e in ended), ended)
         for rank, ranks in ((2, 2), (-1, 2), (0, 0), (0, 17)):
-            with self.assertRaises(hearth.InvalidArgument):
-                hearth.Exchange(rank, ranks, None, None)
+            with self.assertRaises(hearthd.InvalidArgument):
+                hearthd.Exchange(rank, ranks, None, None)
 
     def test_a_server_elsewhere_is_refused(self):
         port = tap.free_port()
         daemon = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{port}')
         self.addCleanup(daemon.stop)
-        with hearth.Client(f'tcp://127.0.0.1:{port}') as h, Sums(1).exchange(0) as x:
-            with self.assertRaisesRegex(hearth.NotSupported, 'needs a server on this machine'):
+        with hearthd.Client(f'tcp://127.0.0.1:{port}') as h, Sums(1).exchange(0) as x:
+            with self.assertRaisesRegex(hearthd.NotSupported, 'needs a server on this machine'):
                 h.train('net', self.data, exchange=x, **TASK)
 
     def test_an_engine_in_this_process(self):
-        with hearth.Client(self.folder + '/own') as h, Sums(1).exchange(0) as x:
+        with hearthd.Client(self.folder + '/own') as h, Sums(1).exchange(0) as x:
             h.import_model('net', MODEL)
             self.expect_same(h.train('net', self.data, save_as='own', exchange=x, **TASK).losses)
 
@@ -428,7 +428,7 @@ class Mpirun(Ranks):
         p = subprocess.run(self.command('--save-as', 'unknown'), env={**os.environ, 'HEARTH_SERVER': self.url(0), told: '2'}, capture_output=True,
                            text=True, check=False, timeout=PATIENCE)
         self.expect_another(p.returncode, p.stderr)
-        with hearth.Client(self.url(0)) as h:
+        with hearthd.Client(self.url(0)) as h:
             self.assertNotIn('unknown', [r['job'] for r in h.jobs()])
 
     def test_what_rank_0_is_refused_all_are_told(self):
@@ -448,7 +448,7 @@ class Mpirun(Ranks):
         with self.start(2, *self.command('--save-as', 'killed', '--epochs', '10000')) as p:
             end = time.monotonic() + PATIENCE
             while True:
-                with hearth.Client(self.url(0)) as h:
+                with hearthd.Client(self.url(0)) as h:
                     rows = [r for r in h.jobs() if r['job'] == 'killed']
                 if rows and rows[0].get('step', 0) > 3:
                     break
@@ -520,7 +520,7 @@ class Mpich(Ranks):
         code, _, err = self.run_ranks(2, *self.command('--save-as', 'other'), mpi='MPICH')
         self.expect_another(code, err)
         for i in range(2):
-            with hearth.Client(self.url(i)) as h:
+            with hearthd.Client(self.url(i)) as h:
                 self.assertNotIn('other', [r['job'] for r in h.jobs()])
 
 

@@ -23,7 +23,7 @@ BUILD = os.path.abspath(sys.argv[1])
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
 import numpy as np  # noqa: E402
-import hearth  # noqa: E402
+import hearthd  # noqa: E402
 
 FOLDER = tempfile.mkdtemp(prefix='hearth-certificate-')
 DATA = 'tests/data/digits'
@@ -72,7 +72,7 @@ class Certificate(unittest.TestCase):
                                 '--listen', f'tcp://127.0.0.1:{cls.tcp}', '--auth-tokens-file', tokens)
         cls.plain = tap.free_port(2)
         cls.other = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{cls.plain}')
-        with hearth.Client(f'ipc://{cls.daemon.folder}/sock') as c:
+        with hearthd.Client(f'ipc://{cls.daemon.folder}/sock') as c:
             c.import_model('digits', DATA + '/digits.onnx')
             c.import_model('new', DATA + '/untrained.onnx')
 
@@ -90,8 +90,8 @@ class Certificate(unittest.TestCase):
             self.assertIn('its certificate (of localhost, 127.0.0.1) is not trusted: self-signed certificate; give its certificate authority with --ca FILE',
                           said)
             self.assertEqual(said.count('\n'), 1)
-        with self.assertRaisesRegex(hearth.Denied, 'ca_file'):
-            hearth.Client(f'tls+tcp://localhost:{self.port}')
+        with self.assertRaisesRegex(hearthd.Denied, 'ca_file'):
+            hearthd.Client(f'tls+tcp://localhost:{self.port}')
 
     def test_trusted(self):
         for host in ('localhost', '127.0.0.1'):  # a name, and an address
@@ -139,7 +139,7 @@ class Certificate(unittest.TestCase):
 
     def test_calls(self):
         images, labels = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
-        with hearth.Client(f'tls+tcp://127.0.0.1:{self.port}', ca_file=self.ca) as c:
+        with hearthd.Client(f'tls+tcp://127.0.0.1:{self.port}', ca_file=self.ca) as c:
             right, seen = [], []
 
             def many():
@@ -151,7 +151,7 @@ class Certificate(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual(right, [True] * 40)
-            with self.assertRaisesRegex(hearth.NotFound, "no model 'nobody'"):
+            with self.assertRaisesRegex(hearthd.NotFound, "no model 'nobody'"):
                 c.infer('nobody', images)
 
             def stop(*what):
@@ -169,7 +169,7 @@ class Certificate(unittest.TestCase):
             job = subprocess.Popen([BUILD + '/hearth', '--server', local, 'train', 'new', '--data', DATA + '/train.safetensors', '--loss',
                                     'softmax-xent', '--batch', '64', '--epochs', '100000', '--save-as', f'job{i}'],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            with hearth.Client(local) as c:
+            with hearthd.Client(local) as c:
                 end = time.monotonic() + 120
                 while not any(j['job'] == f'job{i}' and j['state'] == 'running' for j in c.jobs()):
                     assert time.monotonic() < end
@@ -211,10 +211,10 @@ class Certificate(unittest.TestCase):
         key = f'{FOLDER}/server.key'
         port = tap.free_port()
         daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://127.0.0.1:{port}', '--tls-cert', self.ca, '--tls-key', key)
-        with hearth.Client(f'tls+tcp://127.0.0.1:{port}', ca_file=self.ca) as c:
+        with hearthd.Client(f'tls+tcp://127.0.0.1:{port}', ca_file=self.ca) as c:
             self.assertEqual(c.models(), [])
             daemon.stop()
-            with self.assertRaisesRegex(hearth.SystemFailure, 'no server at'):
+            with self.assertRaisesRegex(hearthd.SystemFailure, 'no server at'):
                 c.models()
             daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://127.0.0.1:{port}', '--tls-cert', self.ca, '--tls-key', key)
             self.assertEqual(c.models(), [])  # it is there again

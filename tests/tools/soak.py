@@ -277,8 +277,8 @@ class Soak:
         return None
 
     def honest_ring(self, r):
-        import hearth  # pylint: disable=import-outside-toplevel
-        with hearth.Client(self.s.ipc, timeout=LIMIT) as h:
+        import hearthd  # pylint: disable=import-outside-toplevel
+        with hearthd.Client(self.s.ipc, timeout=LIMIT) as h:
             b = h.buffer(50000)
             for _ in range(r.choice([1, 20, 100])):
                 value = r.random()
@@ -405,7 +405,7 @@ class Soak:
     def hostile_killed(self, r):
         """A client with shared memory and a request under way, killed."""
         code = (f'import sys; sys.path.insert(0, {ROOT + "/client/python"!r})\nimport hearth, numpy as np\n'
-                f'h = hearth.Client({self.s.ipc!r})\nb = h.buffer(400000)\nprint(1, flush=True)\nwhile True: h.infer("ident", b)')
+                f'h = hearthd.Client({self.s.ipc!r})\nb = h.buffer(400000)\nprint(1, flush=True)\nwhile True: h.infer("ident", b)')
         with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
             p.stdout.readline()
             self.stop.wait(r.random() / 2)

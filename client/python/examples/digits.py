@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-import hearth
+import hearthd
 
 data = Path(__file__).resolve().parents[3] / 'tests' / 'data' / 'digits'
 scratch = tempfile.TemporaryDirectory()
-h = hearth.Client(sys.argv[1] if len(sys.argv) > 1 else Path(scratch.name) / 'store')
+h = hearthd.Client(sys.argv[1] if len(sys.argv) > 1 else Path(scratch.name) / 'store')
 print(h.import_model('new', data / 'untrained.onnx'))
 
 # %% What a training step costs under each budget, before anything runs.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """K-means with scikit-learn's interface, computed by hearth. Needs scikit-learn.
 
-    from hearth.cluster import KMeans
+    from hearthd.cluster import KMeans
 
     labels = KMeans(n_clusters=64, server='ipc:///run/hearth.sock').fit_predict(X)
 """

@@ -91,7 +91,7 @@ class Job:
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f'hearth.Job({self.name!r})' if self.id is None else f'hearth.Job({self.name!r}, {self.id})'
+        return f'hearthd.Job({self.name!r})' if self.id is None else f'hearthd.Job({self.name!r}, {self.id})'
 
     @contextlib.contextmanager
     def _left(self) -> Iterator[None]:

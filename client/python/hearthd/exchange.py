@@ -4,10 +4,10 @@
     import torch.distributed as dist
 
     dist.init_process_group('gloo')
-    exchange = hearth.Exchange(dist.get_rank(), dist.get_world_size(),
+    exchange = hearthd.Exchange(dist.get_rank(), dist.get_world_size(),
                                all_reduce=lambda a: dist.all_reduce(torch.from_numpy(a)),
                                broadcast=lambda a, root: dist.broadcast(torch.from_numpy(a), root))
-    with hearth.Client() as h:
+    with hearthd.Client() as h:
         trained = h.train('digits', 'train.safetensors', loss='softmax-xent', exchange=exchange)    # None but on rank 0
 """
 from __future__ import annotations
