@@ -5,7 +5,7 @@ TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda 
 TESTBIN  := $(TESTS:%.c=$(B)/%)
 SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/devices tests/security tests/remote tests/gpu tests/tools,$d/*_test.sh $d/*_test.py))
 
-.PHONY: tests all-tests test check check-fast check-asan check-tsan lint format fuzz
+.PHONY: tests all-tests test check check-fast check-asan check-asan-fast check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
 $(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
@@ -63,9 +63,26 @@ CHECKS   := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recov
 ASAN     := -w $(CHECKS) -fno-omit-frame-pointer -g1
 # The sanitizers crash on what threads keep in libraries that were opened at run time: they are not to look there
 # (intercept_tls_get_addr).
-check-asan: ## test under the address and undefined-behaviour sanitizers
-	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
+ASAN_MAKE = $(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
+# More than 12 processor seconds each, and nine tenths of all. What reads foreign bytes stays.
+ASAN_LONG := $(patsubst %,convsel/%_test.c,bench_pairs link) engine/engine_test.c engine/process/proxy_test.c \
+            engine/query/query_plan_test.c \
+            $(patsubst %,engine/router/%_test.c,router_gang router_group_more router_group router_kmeans router_lost router) \
+            $(patsubst %,engine/serve/%_test.c,instance instances load memory_wait serve) \
+            $(patsubst %,engine/train/%_test.c,replan train_bad train_eval train_rest train trainer_plans trainer_resize) \
+            engine/train/checkpoint/checkpoint_test.c \
+            $(patsubst %,engine/train/queue/%_test.c,train_commands train_fair train_grow train_record) \
+            group/group_test.c $(patsubst %,kernels/%_test.c,cpu/conv cpu/train/conv_grad cuda/dnn) \
+            $(patsubst %,planner/plan_%_test.c,curve limit policy refine train) planner/bound/plan_bound_test.c \
+            $(patsubst %,planner/exact/plan_%_test.c,floor oracle) runtime/job_memory_test.c \
+            runtime/tenants/tenant_test.c $(patsubst %,tests/%_test.c,child cli drain shortage) \
+            $(patsubst %,tests/cuda/cuda_%_test.c,engine graph)
+check-asan: ## test under the address and undefined-behaviour sanitizers
+	$(ASAN_MAKE)
+check-asan-fast: ## those that take a tenth of its time together: CI runs them
+	$(foreach t,$(filter-out $(TESTS),$(ASAN_LONG)),$(error ASAN_LONG in mk/test.mk names $(t), which is no test))
+	$(ASAN_MAKE) TESTS='$(filter-out $(ASAN_LONG),$(TESTS))'
 # Under the thread sanitizer: what has threads. Planner, graph and kernels compute on the thread that calls them,
 # and the kernels are not instrumented; openmp_test and the tests of the server run them with several threads. Of
 # CUDA's, those with an engine, over the fake driver; of the scripts, those in which many clients are at a
