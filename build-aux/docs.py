@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-WORDS = 45000  # all pages but the changelog, which grows with each version
+WORDS = 47500  # all pages but the changelog, which grows with each version
 COLUMNS = 100
 PARAGRAPH = 110  # words
 SUFFIXES = 'c|h|cu|py|sh|mk|md|js|css|html|proto|map|in|txt|bin|yml|conf'

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""README's first session, what docs/training.md continues it with, and that of docs/http.md, typed as printed, in a folder and at a port of
-its own; and that the pages' links lead somewhere. Speaks TAP. usage: tests/readme_test.py BUILD_DIR, from the root."""
+"""README's first session, what docs/training.md continues it with, and those of docs/http.md and docs/embed.md, typed as printed, in a
+folder and at a port of its own; and that the pages' links lead somewhere. Speaks TAP. usage: tests/readme_test.py BUILD_DIR, from the root."""
 import glob
 import os
 import re
@@ -80,6 +80,11 @@ class Readme(unittest.TestCase):
         commands = session(read('docs/http.md').split('## Content and jobs\n')[1].split('\n## ')[0])
         self.assertGreater(len(commands), 15)
         self.type(commands, '/tmp/hh', '8020')
+
+    def test_embed_session(self):
+        commands = session(read('docs/embed.md'))
+        self.assertEqual(len(commands), 6)
+        self.type(commands, '/tmp/he', '8030')
 
     def test_size(self):
         lines = read('README.md').split('\n')[:-1]
