@@ -135,11 +135,14 @@ def network(args, cells, name, store, out):
         learned = dict(zip(policies, learned['policies'][1:]))
         slow = [p for p in policies if learned[p].get('ratio', 0) > SLOW]
         got = {}
-        for phase, names, rounds in (('slow', slow, SLOW_ROUNDS), ('count', [p for p in policies if p not in slow and 'error' not in learned[p]], args.rounds)):
+        for phase, rounds in (('slow', SLOW_ROUNDS), ('count', args.rounds)):
+            # What was slow only while it learned is counted with the others.
+            names = slow if phase == 'slow' else [p for p in policies if 'error' not in learned[p] and got.get(p, {'ratio': 0})['ratio'] <= SLOW]
             if names:  # of two at least, for one alone has no turns
                 listed = names if len(names) > 1 else names * 2
                 bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, rounds)
                 got.update({p: {**g, 'rounds': bench['rounds'], 'whole': bench['policies'][0]} for p, g in zip(names, bench['policies'][1:]) if 'error' not in g})
+        slow = [p for p in got if got[p]['rounds'] == SLOW_ROUNDS != args.rounds]
         whole = next((got[p]['whole'] for p in policies if p in got and p not in slow), None) or learned_whole
         out.append({'network': name, 'batch': batch, 'ratio': ratio, 'peak': peak, 'whole': whole, 'cells': got})
         print(row_text(out[-1], policies), flush=True)
