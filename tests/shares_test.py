@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`hearth shares --problem`: the paper's example, random problems against a reference in exact fractions, and bad input. And of a server:
 two tenants' training jobs on a device with memory for one. Speaks TAP. usage: tests/shares_test.py BUILD_DIR, from the root."""
+import functools
 import json
 import os
 import random
@@ -39,6 +40,7 @@ def shares(text, *flags):
     return done.returncode, done.stdout, done.stderr
 
 
+@functools.cache
 def exact(number):
     return Fraction(str(number))
 
