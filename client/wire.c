@@ -192,9 +192,13 @@ static hth_err wire_split(const uint8_t *frame, size_t bytes, const hth_wire_lim
 }
 
 // A header's parts count among what a test sees given out, and can be refused there.
-static void *wire_alloc(void *ctx, size_t bytes)
+static void *wire_alloc(void *lacks, size_t bytes)
 {
-    return hth_alloc(bytes);
+    void *p = hth_alloc(bytes);
+    if (p == NULL) {
+        *(bool *)lacks = true;
+    }
+    return p;
 }
 
 static void wire_release(void *ctx, void *p)
@@ -207,8 +211,14 @@ static ProtobufCAllocator wire_memory = {wire_alloc, wire_release, NULL};
 static hth_err wire_unpack(const ProtobufCMessageDescriptor *what, const uint8_t *header,
                            size_t bytes, ProtobufCMessage **out)
 {
-    *out = protobuf_c_message_unpack(what, &wire_memory, bytes, header);
-    return *out != NULL ? HTH_OK : hth_fail(HTH_ECORRUPT, "a message's header does not parse");
+    bool lacks = false;
+    ProtobufCAllocator memory = {wire_alloc, wire_release, &lacks};
+    *out = protobuf_c_message_unpack(what, &memory, bytes, header);
+    if (*out == NULL) {
+        return lacks ? hth_no_memory("a message")
+                     : hth_fail(HTH_ECORRUPT, "a message's header does not parse");
+    }
+    return HTH_OK;
 }
 
 static hth_err wire_read(const ProtobufCMessageDescriptor *what, const uint8_t *frame, size_t bytes,
@@ -340,6 +350,20 @@ hth_err hth_wire_message(const ProtobufCMessage *header, Hearth__Tensor *const *
     *data = hth_wire_write(header, nng_msg_body(*out));
     hth_wire_pad(tensors, count, *data);
     return HTH_OK;
+}
+
+nng_msg *hth_wire_error(hth_err err, const char *sentence)
+{
+    uint8_t *data;
+    nng_msg *msg;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Error body = HEARTH__ERROR__INIT;
+    body.code = (uint32_t)err;
+    body.sentence = (char *)sentence;
+    r.body_case = HEARTH__REPLY__BODY_ERROR;
+    r.error = &body;
+    err = hth_wire_message(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data);
+    return err == HTH_OK ? msg : NULL;
 }
 
 bool hth_wire_is_aligned(const uint8_t *data, uint64_t data_bytes)

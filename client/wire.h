@@ -81,6 +81,8 @@ void hth_wire_free_reply(Hearth__Reply *reply);
 hth_err hth_wire_message(const ProtobufCMessage *header, Hearth__Tensor *const *tensors,
                          size_t count, uint64_t data_bytes, const hth_wire_limits *limits,
                          nng_msg **out, uint8_t **data);
+// hth_wire_error makes a reply of an error, which the caller owns. NULL: no memory for it.
+nng_msg *hth_wire_error(hth_err err, const char *sentence);
 // hth_wire_aligned returns `data`, or a 64-byte aligned copy of it in *copy (to be freed) when a
 // foreign sender placed tensors where the processor would not read them well; NULL: out of memory.
 // hth_wire_is_aligned tells whether it copies nothing.

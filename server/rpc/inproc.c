@@ -121,11 +121,15 @@ static void inproc_receive(inproc_context *context)
     nng_ctx_recv(context->ctx, context->aio);
 }
 
+// reply NULL: there was no memory for it, and a client waits.
 static void inproc_answer(void *back, nng_msg *reply)
 {
     inproc_context *c = back;
     atomic_fetch_sub(&c->i->n_watches, c->watches);
     c->watches = false;
+    if (reply == NULL) {
+        reply = hth_wire_error(HTH_ENOMEM, "no memory for the answer");
+    }
     if (reply == NULL) {
         inproc_receive(c);
         return;
@@ -164,7 +168,7 @@ static void inproc_take(inproc_context *context, nng_msg *msg)
         return;
     }
     if (hth_dispatch_take(context->i->dispatch, conn, &m, &front, context, &s) != HTH_OK) {
-        inproc_receive(context);
+        inproc_answer(context, NULL);
     } else if (s != NULL && hth_rpc_slot_get_kind(s) == HTH_RPC_SLOT_WATCH) {
         inproc_watch(context, s);
     } else if (s != NULL) {

@@ -94,16 +94,9 @@ static void request_error(hth_rpc_conn *conn, const uint8_t *route, size_t n_rou
                           const char *sentence)
 {
     uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE];
-    uint8_t *data;
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Error body = HEARTH__ERROR__INIT;
-    nng_msg *msg = NULL;
-    body.code = (uint32_t)err;
-    body.sentence = (char *)sentence;
-    r.body_case = HEARTH__REPLY__BODY_ERROR;
-    r.error = &body;
+    nng_msg *msg = hth_wire_error(err, sentence);
     hth_rpc_out *o = NULL;
-    if (hth_wire_message(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data) == HTH_OK) {
+    if (msg != NULL) {
         size_t n = request_head(conn, route, n_route, msg, head);
         o = hth_rpc_out_new(conn, head, n, msg);
     }
