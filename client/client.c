@@ -11,6 +11,7 @@
 #include "client/descriptor.h"
 #include "client/exchange.h"
 #include "client/infer/submit.h"
+#include "client/jobs/job_document.h"
 #include "client/passed_files.h"
 #include "client/socket_exchange.h"
 #include "client/wire.h"
@@ -193,13 +194,16 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
 
 hearth_status hearth_embed(const hearth_embed_options *options, hearth **out)
 {
+    hearth_embed_options o;
     *out = NULL;
-    if (options == NULL || options->size != sizeof *options || options->store == NULL) {
-        return (hearth_status)hth_fail(HTH_EINVAL,
-                                       "an engine needs options with their size, and a store");
+    if (options == NULL || options->store == NULL) {
+        return (hearth_status)hth_fail(HTH_EINVAL, "an engine needs options with a store");
     }
-    hearth_options more = {.timeout_ms = options->timeout_ms};
-    return client_open("inproc://", &more, options, out);
+    if (hth_options_read(options, &o, sizeof o, sizeof o) != HTH_OK) {
+        return HEARTH_ENOTSUP;
+    }
+    hearth_options more = {.timeout_ms = o.timeout_ms};
+    return client_open("inproc://", &more, &o, out);
 }
 
 void hearth_close(hearth *h)

@@ -79,7 +79,7 @@ typedef void (*hearth_log)(void *ctx, const char *level, const char *event, cons
 // hold for the process, and those that hearthd would need a restart for have to be set before its
 // first engine is opened; listen, http and metrics are the engine's own.
 typedef struct hearth_embed_options {
-    size_t size;       // sizeof this structure
+    size_t size;       // see hearth_load_options
     const char *store; // directory, created if absent; ":memory:": nothing of it is kept
     const char *device;
     const char *const *settings;

@@ -68,12 +68,22 @@ static void test_options(void **state)
 {
     fixture *f = *state;
     hearth *h;
-    refused(hearth_embed(NULL, &h), HEARTH_EINVAL, "size");
+    refused(hearth_embed(NULL, &h), HEARTH_EINVAL, "a store");
     assert_null(h);
-    hearth_embed_options o = {.store = f->store};
-    refused(hearth_embed(&o, &h), HEARTH_EINVAL, "size");
-    o = (hearth_embed_options){.size = sizeof o};
+    hearth_embed_options o = {.size = sizeof o};
     refused(hearth_embed(&o, &h), HEARTH_EINVAL, "a store");
+    o = (hearth_embed_options){.store = f->store}; // as the first version had it
+    assert_int_equal(hearth_embed(&o, &h), HEARTH_OK);
+    hearth_close(h);
+    struct {
+        hearth_embed_options o;
+        uint64_t more;
+    } newer = {{.size = sizeof newer, .store = f->store}, 0};
+    assert_int_equal(hearth_embed(&newer.o, &h), HEARTH_OK);
+    hearth_close(h);
+    newer.more = 1;
+    refused(hearth_embed(&newer.o, &h), HEARTH_ENOTSUP, "a newer hearth.h");
+    assert_null(h);
     assert_int_equal(open_with(f->store, NULL, 0, &h), HEARTH_OK);
     answers(h);
     hearth_close(h);
@@ -255,12 +265,40 @@ static void test_log(void **state)
     assert_non_null(strstr(l.last, "info url=inproc://"));
 }
 
+// A request that the server has no memory for is answered all the same: nobody waits for ever.
+static void test_without_memory(void **state)
+{
+    fixture *f = *state;
+    hearth *h;
+    hearth_embed_options o = {.store = f->store, .timeout_ms = 5000};
+    assert_int_equal(hearth_embed(&o, &h), HEARTH_OK);
+    bool reached = true;
+    uint64_t nth;
+    for (nth = 1; reached; nth++) {
+        char *json;
+        uint64_t before = hth_alloc_count();
+        hth_fault_alloc(nth);
+        hearth_status s = hearth_query(h, "models", NULL, NULL, NULL, &json);
+        hth_fault_alloc(0);
+        reached = hth_alloc_count() - before >= nth;
+        if (s == HEARTH_OK) {
+            hearth_free(json);
+        } else if (s != HEARTH_ENOMEM) {
+            fail_msg("allocation %llu: %s", (unsigned long long)nth, hearth_error());
+        }
+    }
+    assert_true(nth > 4);
+    answers(h);
+    hearth_close(h);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_memory_left),    T(test_options),          T(test_settings), T(test_memory),
-        T(test_memory_nowhere), T(test_memory_of_others), T(test_listens),  T(test_log),
+        T(test_memory_left),    T(test_options),        T(test_settings),
+        T(test_memory),         T(test_memory_nowhere), T(test_memory_of_others),
+        T(test_without_memory), T(test_listens),        T(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
