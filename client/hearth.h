@@ -172,6 +172,31 @@ HEARTH_API int hearth_outputs_version(const hearth_tensor *outputs);
 // target. Valid until hearth_tensors_free.
 HEARTH_API const char *hearth_outputs_model(const hearth_tensor *outputs);
 
+// hearth_tensor_from_dlpack describes a tensor that another library lends as an input of an
+// inference, in place: nothing is copied, and read-only memory will do. `lent` stays the caller's,
+// also on an error, who calls its deleter once, if it has one, when the inference has returned, or
+// in hearth_submit's `done`; until then *out is valid. `name` is borrowed as long; NULL: see
+// hearth_infer. Its structures are those of DLPack (https://dmlc.github.io/dlpack): include your
+// own dlpack.h. HEARTH_EINVAL: it lies on a device, its elements are none of hearth_dtype (complex,
+// packed bits, several lanes), it is not row-major without gaps, or it has no data; HEARTH_ENOTSUP:
+// of another version than 1.x, only the deleter may be used. On error *out is zero.
+struct DLManagedTensorVersioned;
+struct DLManagedTensor; // of DLPack before 1.0
+HEARTH_API hearth_status hearth_tensor_from_dlpack(const struct DLManagedTensorVersioned *lent,
+                                                   const char *name, hearth_tensor *out);
+HEARTH_API hearth_status hearth_tensor_from_dlpack_unversioned(const struct DLManagedTensor *lent,
+                                                               const char *name,
+                                                               hearth_tensor *out);
+// hearth_outputs_dlpack lends output `output` of an array that hearth_tensors_free frees, in place
+// and to be written, too. Whoever has *lent calls its deleter once, from any thread. The memory is
+// given back when hearth_tensors_free and the deleters of all that was lent of the array have been
+// called, in any order, also after hearth_close. HEARTH_EINVAL: there is no such output;
+// HEARTH_ENOMEM. On error *lent is NULL, and nothing is lent.
+HEARTH_API hearth_status hearth_outputs_dlpack(const hearth_tensor *outputs, int output,
+                                               struct DLManagedTensorVersioned **lent);
+HEARTH_API hearth_status hearth_outputs_dlpack_unversioned(const hearth_tensor *outputs, int output,
+                                                           struct DLManagedTensor **lent);
+
 // hearth_buffer_alloc allocates memory that hearth_infer passes to a local server without copying:
 // fill it and use it as a tensor's data. It is plain memory when the server is not local. Freed by
 // hearth_buffer_free.

@@ -91,6 +91,37 @@ hearth_tensor tensor(T *data, std::initializer_list<std::int64_t> shape, const c
     return t;
 }
 
+inline void from_dlpack(const DLManagedTensorVersioned *lent, const char *name, hearth_tensor &out)
+{
+    check(hearth_tensor_from_dlpack(lent, name, &out));
+}
+inline void from_dlpack(const DLManagedTensor *lent, const char *name, hearth_tensor &out)
+{
+    check(hearth_tensor_from_dlpack_unversioned(lent, name, &out));
+}
+
+// A tensor that another library lends, of either of its dlpack.h's structures: an input for as long
+// as this lives, which then gives it back; where hearth refuses it, at once.
+template <class Managed> class borrowed {
+public:
+    explicit borrowed(Managed *lent, const char *name = nullptr)
+        : lent_(lent, give_back), tensor_(hearth_tensor())
+    {
+        from_dlpack(lent, name, tensor_);
+    }
+    const hearth_tensor &get() const { return tensor_; }
+
+private:
+    static void give_back(Managed *lent)
+    {
+        if (lent->deleter != nullptr) {
+            lent->deleter(lent);
+        }
+    }
+    std::unique_ptr<Managed, void (*)(Managed *)> lent_;
+    hearth_tensor tensor_;
+};
+
 // The outputs of an inference.
 class outputs {
 public:
@@ -115,6 +146,13 @@ public:
             throw std::invalid_argument("there is no such output of this type");
         }
         return span<T>(static_cast<T *>(all_[i].data), all_[i].bytes / sizeof(T));
+    }
+    // Output i for another library, in place: whoever has it calls its deleter, at any time.
+    DLManagedTensorVersioned *dlpack(std::size_t i) const
+    {
+        DLManagedTensorVersioned *lent = nullptr;
+        check(hearth_outputs_dlpack(all_, i < size() ? static_cast<int>(i) : -1, &lent));
+        return lent;
     }
     int version() const { return n_ > 0 ? hearth_outputs_version(all_) : 0; }
 

@@ -129,6 +129,13 @@ class Face(unittest.TestCase):
             self.assertIn(says, out)
             self.assertIn('train: ', run(program, 'ipc:///nowhere/sock', '', 'x', 'y', rc=1))
 
+    def test_dlpack(self):
+        """By hearth.hpp, old and new C++."""
+        for std in ('c++11', 'c++17'):
+            program = self.folder + '/dlpack-' + std
+            run('g++', '-std=' + std, *CXX, '-o', program, ROOT + '/tests/cxx/dlpack.cpp', *LINK)
+            self.assertEqual(run(program, program + '-store', DIGITS), 'lent and given back\n')
+
     def test_event_loop(self):
         """The example under libevent."""
         program = self.folder + '/events'

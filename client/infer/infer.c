@@ -16,10 +16,16 @@
 typedef struct infer_outputs {
     hth_reply reply;
     void *copy; // of the data section, when it was not aligned
-    int version;
-    char model[208]; // its name
+    int version, n;
+    atomic_int holds; // but that of the array, until hearth_tensors_free
+    char model[208];  // its name
     hearth_tensor t[];
 } infer_outputs;
+
+static infer_outputs *infer_outputs_of(const hearth_tensor *outputs)
+{
+    return (infer_outputs *)((uintptr_t)outputs - offsetof(infer_outputs, t));
+}
 
 hth_err hth_infer_check(const hearth_tensor *input)
 {
@@ -54,6 +60,8 @@ static infer_outputs *infer_outputs_new(size_t n)
     infer_outputs *o = hth_calloc(1, sizeof *o + n * sizeof o->t[0]);
     if (o == NULL) {
         (void)hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", n);
+    } else {
+        o->n = (int)n;
     }
     return o;
 }
@@ -135,7 +143,7 @@ static hth_err infer_outputs_take(hth_reply *reply, const char *model, hearth_te
     if (o->model[0] == 0) {
         infer_outputs_named(o, model);
     }
-    *n_out = framed ? (int)reply->head->outputs->n_outputs : (int)reply->record->n_tensors;
+    *n_out = o->n;
     return HTH_OK;
 }
 
@@ -210,6 +218,7 @@ hth_err hth_infer_place(void *ctx, const char *model, int version, hearth_tensor
         data += hth_infer_aligned(out[i].bytes);
     }
     o->version = version;
+    o->n = n;
     infer_outputs_named(o, model);
     *made = (hth_infer_made){o->t, n};
     return HTH_OK;
@@ -302,25 +311,38 @@ hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *in
 
 int hearth_outputs_version(const hearth_tensor *outputs)
 {
-    const infer_outputs *o =
-        (const infer_outputs *)((const char *)outputs - offsetof(infer_outputs, t));
-    return o->version;
+    return infer_outputs_of(outputs)->version;
 }
 
 const char *hearth_outputs_model(const hearth_tensor *outputs)
 {
-    const infer_outputs *o =
-        (const infer_outputs *)((const char *)outputs - offsetof(infer_outputs, t));
-    return o->model;
+    return infer_outputs_of(outputs)->model;
+}
+
+int hth_outputs_count(const hearth_tensor *outputs)
+{
+    return infer_outputs_of(outputs)->n;
+}
+
+void hth_outputs_hold(const hearth_tensor *outputs)
+{
+    atomic_fetch_add(&infer_outputs_of(outputs)->holds, 1);
+}
+
+void hth_outputs_rele(const hearth_tensor *outputs)
+{
+    infer_outputs *o = infer_outputs_of(outputs);
+    if (atomic_fetch_sub(&o->holds, 1) > 0) {
+        return;
+    }
+    hth_reply_fini(&o->reply);
+    hth_free(o->copy);
+    hth_free(o);
 }
 
 void hearth_tensors_free(hearth_tensor *tensor, int n)
 {
-    if (tensor == NULL) {
-        return;
+    if (tensor != NULL) {
+        hth_outputs_rele(tensor);
     }
-    infer_outputs *o = (infer_outputs *)((char *)tensor - offsetof(infer_outputs, t));
-    hth_reply_fini(&o->reply);
-    hth_free(o->copy);
-    hth_free(o);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/infer/infer.h - what the ways to ask for an inference share: hearth_infer (infer.c) and
-// hearth_infer_into (infer_into.c).
+// client/infer/infer.h - what the ways to ask for an inference share: hearth_infer (infer.c),
+// hearth_infer_into (infer_into.c), and outputs in DLPack's form (dlpack.c).
 #ifndef HTH_CLIENT_INFER_INFER_H
 #define HTH_CLIENT_INFER_INFER_H
 
@@ -35,6 +35,11 @@ typedef struct hth_infer_made {
     int n;
 } hth_infer_made;
 hth_err hth_infer_place(void *ctx, const char *model, int version, hearth_tensor *out, int n);
+// An array of outputs is there until hearth_tensors_free, and until each that holds it has released
+// it: any thread, also after the connection. hth_outputs_count is how many outputs it has.
+int hth_outputs_count(const hearth_tensor *outputs);
+void hth_outputs_hold(const hearth_tensor *outputs);
+void hth_outputs_rele(const hearth_tensor *outputs);
 // hth_infer_embedded has the connection's own engine compute, and waits (client/embed.h).
 hth_err hth_infer_embedded(hearth *handle, const hth_embed_infer *infer);
 

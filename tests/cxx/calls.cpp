@@ -4,6 +4,8 @@
 // usage: calls URL STORE DIGITS-FOLDER
 #include <hearth.h>
 
+#include "dlpack.h"
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -94,6 +96,25 @@ void submitted(hearth *h, const hearth_tensor &x)
     expect(second == HEARTH_OK || second == HEARTH_ECANCELED, "it was answered, or canceled");
 }
 
+// An answer as another library gets it, and as an input again.
+void lent(hearth *h, const hearth_tensor *y, int n)
+{
+    DLManagedTensorVersioned *lent = nullptr;
+    DLManagedTensor *old = nullptr;
+    hearth_tensor t = {};
+    expect(hearth_outputs_dlpack(y, n, &lent) == HEARTH_EINVAL && lent == nullptr, "one too many");
+    must(hearth_outputs_dlpack(y, 0, &lent), "outputs_dlpack");
+    must(hearth_outputs_dlpack_unversioned(y, 0, &old), "outputs_dlpack_unversioned");
+    must(hearth_tensor_from_dlpack(lent, "image", &t), "tensor_from_dlpack");
+    expect(t.data == y[0].data && t.bytes == y[0].bytes, "in place");
+    hearth_tensor *none = nullptr;
+    expect(hearth_infer(h, "digits", &t, 1, &none, &n) == HEARTH_EINVAL, "logits are no image");
+    must(hearth_tensor_from_dlpack_unversioned(old, nullptr, &t), "tensor_from_dlpack_unversioned");
+    expect(t.data == y[0].data && t.rank == 2, "in place");
+    lent->deleter(lent);
+    old->deleter(old);
+}
+
 void inference(hearth *h)
 {
     void *buffer = nullptr;
@@ -112,6 +133,7 @@ void inference(hearth *h)
     expect(n == 1 && y[0].rank == 2 && y[0].shape[1] == 10, "ten logits");
     expect(hearth_outputs_version(y) == 1, "of version 1");
     expect(std::strcmp(hearth_outputs_model(y), "digits") == 0, "of digits");
+    lent(h, y, n);
     hearth_tensors_free(y, n);
     hearth_infer_options options = {};
     options.priority = 1;
