@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A process that used hearth forks: the child's old connections say so, it opens new ones, and both end as they should. Speaks TAP.
-usage: tests/fork_test.py BUILD_DIR, from the root."""
+usage: tests/python/fork_test.py BUILD_DIR, from the root."""
 import atexit
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ import time
 import traceback
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package, in this process and against hearthd. Speaks TAP. usage: tests/python_test.py BUILD_DIR, from the root."""
+"""The Python package, in this process and against hearthd. Speaks TAP. usage: tests/python/python_test.py BUILD_DIR, from the root."""
 import doctest
 import gc
 import importlib.metadata
@@ -16,7 +16,7 @@ import threading
 import time
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 PACKAGE = os.path.join(ROOT, 'client', 'python')
 DATA = os.path.join(ROOT, 'tests', 'data', 'digits')
@@ -437,7 +437,7 @@ class Documents(unittest.TestCase):
         words = [sys.executable, '-m', 'pip', '--python', venv + '/bin/python'] if elsewhere else [venv + '/bin/pip']
         pip = subprocess.run([*words, 'install', '--disable-pip-version-check', '--retries', '1', PACKAGE], check=False, capture_output=True,
                              text=True)
-        for left in ('build', 'hearth.egg-info'):
+        for left in ('build', 'hearthd.egg-info'):
             shutil.rmtree(os.path.join(PACKAGE, left), ignore_errors=True)
         if pip.returncode != 0 and re.search('No matching distribution|Connection|Temporary failure', pip.stdout + pip.stderr):
             self.skipTest('PyPI is not reachable')
