@@ -166,6 +166,9 @@ class Client:
     def infer(self, model: str, inputs: Mapping[str, Any] | Any, *, priority: int = 0, timeout: float = 0) -> _memory.Outputs:
         """Runs a model ("name" or "name:version") on arrays by input's name, or on the array of its only input.
 
+        A tensor that another library lends (`__dlpack__`: PyTorch, JAX), on the CPU, is read in place like an array, also of BF16;
+        `torch.from_dlpack` and the like take the arrays of the answer in place.
+
         `priority` 1 waits before 2, and so on; `timeout` is how many seconds the request may wait for the device. 0 is the model's
         default of both. The arrays of the answer are views of its memory, which lives as long as one of them; the answer's `version`
         is that of the model.

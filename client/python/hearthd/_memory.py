@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""numpy arrays and hearth's tensors. Memory that hearth owns is seen through arrays whose base gives it back when the last view is gone."""
+"""numpy arrays and hearth's tensors. Memory that hearth owns is seen through arrays whose base gives it back when the last view is gone; what
+others own, too (_dlpack.py)."""
 from __future__ import annotations
 
 import ctypes as C
@@ -10,7 +11,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ._errors import InvalidArgument
+from . import _dlpack
+from ._errors import InvalidArgument, NotSupported
 from ._library import MAX_RANK, Options, Tensor, check, load
 
 BFLOAT16 = 16
@@ -52,11 +54,9 @@ class _View:
 
 
 def _array(owner: Any, address: int | None, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    if not address or 0 in shape:
-        return np.empty(shape, dtype)
     plain = np.dtype(dtype) if np.dtype(dtype).kind != 'V' else np.dtype(np.uint16)
-    array = np.asarray(_View(owner, address, plain, shape))
-    return array if plain == np.dtype(dtype) else array.view(dtype)
+    array = np.asarray(_View(owner, address, plain, shape)) if address and 0 not in shape else np.empty(shape, plain)
+    return array if plain == np.dtype(dtype) else array.view(dtype).view(_dlpack.BFloat16Array)
 
 
 class _Buffer:
@@ -107,24 +107,48 @@ def outputs(library: C.CDLL, tensors: Any, n: int) -> Outputs:
     return result
 
 
-def _checked(name: str | None, value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype not in CODES or array.dtype.byteorder == '>':
+def _seen(value: Any) -> tuple[np.ndarray, int | None]:
+    """An array over what another library lends, and its type; of anything else NumPy makes one, None: of its own type."""
+    if isinstance(value, np.ndarray) or not hasattr(value, '__dlpack__') or not hasattr(value, '__dlpack_device__'):
+        return np.asarray(value), None
+    try:
+        return _dlpack.seen(value, DTYPES, MAX_RANK)
+    except (InvalidArgument, NotSupported):
+        raise
+    except Exception as e:  # what is not lent, as packed bits, may still be copied
+        try:
+            array = np.asarray(value)
+        except Exception:
+            raise InvalidArgument(str(e)) from None
+        if array.dtype == np.object_:  # NumPy knows nothing of it
+            raise InvalidArgument(str(e)) from None
+        return array, None
+
+
+def _checked(name: str | None, value: Any) -> tuple[np.ndarray, int]:
+    """A row-major array, and its type."""
+    try:
+        array, code = _seen(value)
+    except (InvalidArgument, NotSupported) as e:
+        raise type(e)(f"input '{name or ''}': {e}") from None
+    if code is None:
+        code = CODES.get(array.dtype)
+    if code is None or array.dtype.byteorder == '>':
         raise InvalidArgument(f"input '{name or ''}': hearth has no type {array.dtype}")
     if array.ndim > MAX_RANK:
         raise InvalidArgument(f"input '{name or ''}': {array.ndim} dimensions, at most {MAX_RANK} are possible")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array), code
 
 
 def inputs(values: Any) -> tuple[Any, list[np.ndarray]]:
-    """Tensors of a mapping of arrays, or of the only array, and what must live as long as they do."""
+    """Tensors of a mapping of arrays or tensors of others, or of the only one, and what must live as long as they do."""
     named = list(values.items()) if isinstance(values, Mapping) else [(None, values)]
     tensors, keep = (Tensor * max(1, len(named)))(), []
     for t, (name, value) in zip(tensors, named):
-        a = _checked(name, value)
+        a, code = _checked(name, value)
         keep.append(a)
         t.name = name.encode() if name is not None else None
-        t.dtype, t.rank, t.data, t.bytes = CODES[a.dtype], a.ndim, a.ctypes.data, a.nbytes
+        t.dtype, t.rank, t.data, t.bytes = code, a.ndim, a.ctypes.data, a.nbytes
         t.shape[:a.ndim] = a.shape
     return tensors, keep
 
@@ -133,8 +157,8 @@ def write_safetensors(path: str, arrays: Mapping[str, Any]) -> None:
     """Writes a dataset as `hearth train` reads it."""
     header, at, parts = {}, 0, []
     for name, value in arrays.items():
-        a = _checked(name, value)
-        header[name] = {'dtype': SAFETENSORS[CODES[a.dtype]], 'shape': list(a.shape), 'data_offsets': [at, at + a.nbytes]}
+        a, code = _checked(name, value)
+        header[name] = {'dtype': SAFETENSORS[code], 'shape': list(a.shape), 'data_offsets': [at, at + a.nbytes]}
         at += a.nbytes
         parts.append(a)
     text = json.dumps(header).encode()
