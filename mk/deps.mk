@@ -11,7 +11,7 @@ deps-test: ## and those of the tests
 	$(call install-packages,test)
 deps-lint: ## and those of lint, format and fuzz
 	$(call install-packages,lint)
-deps-clients: ## tritonclient, perf_analyzer, openapi-spec-validator (PyPI), outside of the tree, for tests of HTTP
+deps-clients: ## tritonclient, perf_analyzer, gunicorn, openapi-spec-validator (PyPI), outside of the tree, for tests of HTTP
 	$(call install-packages,clients)
 	$(Q)sh build-aux/clients.sh
 

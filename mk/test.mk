@@ -43,7 +43,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow job_owner \
             devices/cpu_options joined metrics tools/plan_check outputs page read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
-            $(addprefix python/,fork python torch) \
+            $(addprefix python/,fork preload python torch) \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
