@@ -104,6 +104,25 @@ bool hth_http_is_admin(hth_http *http, const hth_http_req *req)
     return hth_auth_allows(http->auth, req_peer(req), bearer(&req->head), HTH_NEED_ADMIN);
 }
 
+void hth_http_roles(hth_http *http, hth_http_req *req, const hth_http_args *args)
+{
+    static const struct {
+        const char *role;
+        hth_need need;
+    } row[] = {{"infer", HTH_NEED_INFER},
+               {"model", HTH_NEED_MODEL},
+               {"job", HTH_NEED_JOB},
+               {"admin", HTH_NEED_ADMIN}};
+    json_t *roles = json_array();
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        if (hth_auth_allows(http->auth, req_peer(req), bearer(&req->head), row[i].need)) {
+            json_array_append_new(roles, json_string(row[i].role));
+        }
+    }
+    hth_http_add(req, "Cache-Control", "no-store");
+    hth_http_send_json(http, req, json_pack("{s:o}", "roles", roles));
+}
+
 void hth_http_tenant(hth_http *http, const hth_http_req *req, char *out, size_t cap)
 {
     hth_auth_tenant(http->auth, bearer(&req->head), HTH_HTTP_NOBODY, out, cap);

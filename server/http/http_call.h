@@ -477,6 +477,7 @@ hth_http_handler hth_http_dashboard_page, hth_http_dashboard_devices, hth_http_d
     hth_http_dashboard_models;
 hth_http_handler hth_http_dashboard_latency, hth_http_dashboard_jobs, hth_http_dashboard_job;
 hth_http_handler hth_http_dashboard_shares, hth_http_dashboard_timeline;
+hth_http_handler hth_http_roles; // which ones the caller has
 // remote/: content and jobs
 hth_http_handler hth_http_tensors_have, hth_http_tensors_discard, hth_http_tensors_put;
 hth_http_handler hth_http_version_commit, hth_http_version_manifest, hth_http_version_tensor;

@@ -110,6 +110,7 @@ static const route route_table[] = {
      ROUTE_LIST_BYTES},
     {"v2/hearth/aliases/*", HTH_VERB_DELETE, false, HTH_NEED_MODEL, hth_http_alias_remove, 0},
     {"v2/hearth/openapi.json", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_openapi, 0},
+    {"v2/hearth/roles", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_roles, 0},
     {"v2/hearth/shares", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_shares, 0},
     {"v2/hearth/timeline", HTH_VERB_GET, false, HTH_NEED_ANY, hth_http_dashboard_timeline, 0},
     {"v2/models/*", HTH_VERB_GET, true, HTH_NEED_ANY, hth_http_model_metadata, 0},

@@ -165,6 +165,36 @@ static int tokens_teardown(void **state)
     return fake_http_teardown(state) | unlink(tokens);
 }
 
+// expect_roles asks with `head`, lines of it.
+static void expect_roles(const server_rig *rig, const char *head, const char *want)
+{
+    char q[300];
+    int n = snprintf(q, sizeof q, "GET /v2/hearth/roles HTTP/1.1\r\n%s\r\n", head);
+    int client = dial(rig->port);
+    push(client, q, (size_t)n);
+    reply r = pull(client, true);
+    assert_int_equal(r.status, 200);
+    assert_int_equal(r.bytes, strlen(want));
+    assert_memory_equal(r.body, want, r.bytes);
+    reply_free(&r);
+    close(client);
+}
+
+static void test_roles(void **state)
+{
+    expect_roles(*state, "Host: localhost\r\n", "{\"roles\":[\"infer\",\"model\",\"admin\"]}");
+    expect_roles(*state, "Host: localhost\r\nX-Forwarded-For: 10.0.0.1\r\n",
+                 "{\"roles\":[\"infer\"]}");
+}
+
+static void test_roles_of_a_token(void **state)
+{
+    expect_roles(*state, "Host: x\r\nAuthorization: Bearer secret\r\n", "{\"roles\":[\"job\"]}");
+    reply r = get(((server_rig *)*state)->port, "/v2/hearth/roles");
+    assert_int_equal(r.status, 401);
+    reply_free(&r);
+}
+
 static void *swap_main(void *arg)
 {
     for (int i = 0; atomic_load(&swaps); i++) {
@@ -217,6 +247,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_known, fake_http_setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_hang_up, fake_http_setup, fake_http_teardown),
         cmocka_unit_test_setup_teardown(test_many, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_roles, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_roles_of_a_token, tokens_setup, tokens_teardown),
         cmocka_unit_test_setup_teardown(test_tokens_swap, tokens_setup, tokens_teardown),
         cmocka_unit_test_setup_teardown(test_stop, fake_http_setup, fake_http_teardown),
     };
