@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hearthd's page in a headless Chromium, and its JSON without one. Speaks TAP; keeps screenshots as BUILD_DIR/page-*.png.
-usage: tests/page_test.py BUILD_DIR, from the root."""
+usage: tests/page/page_test.py BUILD_DIR, from the root."""
 import glob
 import http.client
 import json
@@ -15,7 +15,7 @@ import time
 import unittest
 from urllib.parse import quote
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DATA = os.path.join(ROOT, 'tests', 'data', 'digits')
 FOLDER = tempfile.mkdtemp(prefix='hearth-page-')
