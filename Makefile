@@ -74,7 +74,7 @@ endif
 
 # The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
 PAGE     := server/http/dashboard/page
-PAGE_JS  := $(patsubst %,server/http/dashboard/%.js,dom charts histogram memory models tenants shares jobs main)
+PAGE_JS  := $(patsubst %,server/http/dashboard/%.js,dom figures asking charts histogram memory actions models tenants shares jobs main)
 bytes     = { echo 'static const unsigned char page_$(1)[] = {' && cat $(2) | od -An -v -tx1 | \
             sed 's/\([0-9a-f][0-9a-f]\)/0x\1,/g' && echo '};'; }
 $(B)/gen/page.inc: $(PAGE).html $(PAGE).css $(PAGE_JS)

@@ -42,7 +42,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
             $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow job_owner \
-            devices/cpu_options joined metrics tools/plan_check outputs page/page read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
+            devices/cpu_options joined metrics tools/plan_check outputs page/page page/acts page/looks read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
             $(addprefix python/,fork preload python torch) \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \

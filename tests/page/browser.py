@@ -106,9 +106,10 @@ class Tab:
     def call(self, method, **params):
         return self.browser.call(method, self.session, **params)
 
-    def look(self, width, height=900, dark=False):
+    def look(self, width, height=900, dark=False, motion='no-preference'):
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.call('Emulation.setEmulatedMedia', features=[{'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}])
+        self.call('Emulation.setEmulatedMedia', features=[{'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'},
+                                                          {'name': 'prefers-reduced-motion', 'value': motion}])
         self.wait(f"matchMedia('(width: {width}px)').matches && matchMedia('(prefers-color-scheme: dark)').matches === {json.dumps(dark)}")
 
     def drawn(self):

@@ -28,7 +28,7 @@ function setText(node, text) {
 }
 
 // Sets the rows of a table; what did not change stays, so that a selection and the focus do. A cell is
-// a string, or {text, title, word, swatch, button, press}.
+// a string, or {text, title, word, swatch, buttons: [{text, label, press}]}.
 function setRows(table, rows) {
   const body = table.tBodies[0];
   const labels = [...table.tHead.rows[0].cells];
@@ -48,27 +48,33 @@ function setRows(table, rows) {
 }
 
 function setCell(td, cell) {
-  const key = JSON.stringify([cell.text, cell.title, cell.word, cell.swatch, cell.button]);
-  td.press = cell.press;
+  const key = JSON.stringify(cell);
+  td.buttons = cell.buttons;
   if (td.shown === key) {
     return;
   }
+  const focused = [...td.children].indexOf(document.activeElement);
   td.shown = key;
   fill(td, {title: cell.title || null});
   const parts = [];
   if (cell.swatch) {
     parts.push(el('span', {class: 'swatch ' + cell.swatch, 'aria-hidden': 'true'}));
   }
-  if (cell.button) {
-    const button = el('button', {type: 'button', 'aria-label': cell.title || null}, cell.button);
-    button.addEventListener('click', () => td.press());
-    parts.push(button);
-  } else if (cell.word) {
+  if (cell.word) {
     parts.push(el('span', {class: 'word ' + cell.word}, cell.text));
-  } else if (cell.text !== '') {
+  } else if (cell.text) {
     parts.push(cell.text);
   }
+  (cell.buttons || []).forEach((b, i) => parts.push(pressed(el('button', {type: 'button', 'aria-label': b.label}, b.text), () => td.buttons[i].press())));
   td.replaceChildren(...parts);
+  if (focused >= 0 && td.children[focused]) {
+    td.children[focused].focus();
+  }
+}
+
+function pressed(button, press) {
+  button.addEventListener('click', press);
+  return button;
 }
 
 // ---- numbers

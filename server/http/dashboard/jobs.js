@@ -17,7 +17,8 @@ function heldOutSeries(job) {
     const set = e.set || 'held out';
     sets.set(set, [...(sets.get(set) || []), [e.step, e.loss]]);
   }
-  return [...sets].map(([name, points], i) => ({name: name === 'hold-out' ? 'held out' : name, color: ['c0', 'c3'][i % 2], dots: points.length < 30, points}));
+  return [...sets].map(([name, points], i) => ({name: name === 'hold-out' ? 'held out' : name, color: 'held-out', style: ['', 'dash', 'dot'][i % 3],
+    dots: points.length < 30, points}));
 }
 
 class JobCard {
@@ -26,12 +27,13 @@ class JobCard {
     this.word = el('span', {class: 'word'});
     this.bar = el('progress', {'aria-label': 'Steps done'});
     this.list = el('dl');
-    this.why = el('p', {class: 'note'});
-    this.node = el('article', {class: 'job'}, el('header', {}, this.name, this.word),
+    this.why = el('p', {class: 'why'});
+    this.buttons = el('span', {class: 'buttons'});
+    this.node = el('article', {class: 'job'}, el('header', {}, this.name, this.word, this.buttons),
       el('div', {}, this.bar, this.list, this.why), el('div', {}));
     host.append(this.node);
-    this.chart = new Chart(this.node.lastElementChild, {title: 'Loss', height: 200, empty: 'no step yet',
-      x: {least: 1, whole: true, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {text: v => round(lossText(v))}});
+    this.chart = new Chart(this.node.lastElementChild, {title: 'Loss', height: 220, empty: 'no step yet', none: 'no loss',
+      x: {title: 'step', least: 1, whole: true, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {title: 'loss', text: v => round(lossText(v))}});
   }
 
   show(row, doc) {
@@ -57,19 +59,27 @@ class JobCard {
       this.list.replaceChildren(...shown.flatMap(f => [el('dt', {}, f[0]), el('dd', {}, f[1])]));
     }
     setText(this.why, row.why || '');
+    this.why.classList.toggle('bad', row.state === 'failed');
+    setCell(this.buttons, {buttons: jobButtons(row)});
     const points = lossPoints(j);
     this.points = points.length;
     this.node.dataset.points = points.length;
-    const series = [{name: 'training', color: 'c1', points}, ...heldOutSeries(j)];
+    const series = [{name: 'training', color: 'loss', points}, ...heldOutSeries(j)];
     // What falls by orders of magnitude is a line along the bottom otherwise.
-    const losses = series.flatMap(s => s.points.map(p => p[1])), least = Math.min(...losses);
+    const losses = series.flatMap(s => s.points.map(p => p[1])).filter(v => v !== null), least = Math.min(...losses);
     this.chart.scale(least > 0 && Math.max(...losses) > 50 * least);
-    this.chart.set(series,
-      `Losses of job ${row.job}, step 1 to ${row.step || 0}`);
+    this.chart.set(series, `Losses of job ${row.job}, step 1 to ${row.step || 0}: ` +
+      series.map(l => inWords(l.name, l.points, lossText)).join('; '));
   }
 }
 
 const jobKey = row => row.id === null ? row.job : String(row.id);
+
+// Of the rows that there are, all are of jobs that whoever has the role may change.
+function jobButtons(row) {
+  const can = jobActions(row), path = 'v2/hearth/jobs/' + encodeURIComponent(jobKey(row));
+  return ['pause', 'resume', 'cancel'].filter(verb => can[verb]).map(verb => action(verb, 'job', row.job, path)).filter(b => b !== null);
+}
 
 class Jobs {
   constructor() {
@@ -115,9 +125,12 @@ class Jobs {
     const live = rows.filter(r => !ended(r)).length, old = rows.filter(ended);
     setText(byId('jobs-note'), rows.length === 0 ? 'No job has been trained here yet: hearth train MODEL --data FILE starts one.'
       : live === 0 ? 'No job is running.' : live > 8 ? `${live} jobs have not ended; the first 8 are shown.` : '');
-    setRows(this.table, old.map(r => ({key: r.id, cells: [r.job, String(r.id), {text: r.state, word: STATE_LOOK[r.state], title: r.why},
-      r.steps ? exact(r.step) : '', lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6),
-      {text: '', title: `${keys.has(jobKey(r)) ? 'Hide' : 'Show'} the losses of job ${r.job}`, button: keys.has(jobKey(r)) ? 'hide' : 'losses', press: () => this.ask(r, rows)}]})));
+    setRows(this.table, old.map(r => {
+      const open = keys.has(jobKey(r));
+      return {key: r.id, cells: [r.job, String(r.id), {text: r.state, word: STATE_LOOK[r.state]}, r.steps ? exact(r.step) : '',
+        lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6), r.why || '', {buttons: [
+          {text: open ? 'hide' : 'losses', label: `${open ? 'Hide' : 'Show'} the losses of job ${r.job}`, press: () => this.ask(r, rows)}, ...jobButtons(r)]}]};
+    }));
   }
 
   ask(row, rows) {
@@ -132,12 +145,12 @@ class Jobs {
 
 // ---- a step
 
-const LANES = ['compute', 'host to device', 'device to host'], LANE_COLORS = ['c0', 'c3', 'c2'], LANE = 34;
+const LANES = ['compute', 'host to device', 'device to host'], LANE_COLORS = ['compute', 'to-device', 'to-host'], LANE = 34;
 
 class Timeline {
   constructor() {
-    const legend = [['c0', 'compute'], ['c1', 'recomputed'], ['c3', LANES[1]], ['c2', LANES[2]]];
-    this.view = svg('svg', {role: 'img', height: 3 * LANE + 26});
+    const legend = [['compute', 'compute'], ['recomputed', 'recomputed'], ['to-device', LANES[1]], ['to-host', LANES[2]]];
+    this.view = svg('svg', {role: 'img', height: 3 * LANE + 44});
     this.readout = el('p', {class: 'readout'});
     this.host = fill(byId('timeline-picture'), {class: 'chart'}, el('ul', {class: 'legend'}, ...legend.map(l =>
       el('li', {}, el('span', {class: 'swatch block k-' + l[0], 'aria-hidden': 'true'}), l[1]))), this.view, this.readout);
@@ -175,17 +188,19 @@ class Timeline {
     const left = width > 500 ? 92 : 4, span = width - left - 10, all = Math.max(1, doc.wall_ns), parts = [];
     this.scale = ns => left + ns / all * span;
     this.back = px => (px - left) / span * all;
-    for (const ns of ticks(0, all, Math.max(2, Math.floor(width / 110)))) {
+    for (const ns of ticks(0, all, Math.max(3, Math.floor(width / 110)))) {
       const x = this.scale(ns);
       parts.push(svg('path', {class: 'grid', d: `M${x} 0V${3 * LANE}`}),
-        svg('text', {x: Math.min(x, width - 24), y: 3 * LANE + 16, 'text-anchor': ns === 0 ? 'start' : 'middle'}, ns === 0 ? '0' : round(timeText(ns))));
+        svg('text', {class: 'tick', x: Math.min(x, width - 24), y: 3 * LANE + 16, 'text-anchor': ns === 0 ? 'start' : 'middle'}, ns === 0 ? '0' : round(timeText(ns))));
     }
+    parts.push(svg('text', {class: 'title', x: left + span / 2, y: 3 * LANE + 34, 'text-anchor': 'middle'}, 'time in the step'));
     LANES.forEach((name, l) => left > 4 && parts.push(svg('text', {x: 0, y: l * LANE + 21}, name)));
     for (const b of doc.bars) {
-      parts.push(svg('rect', {class: 'f-' + (b[6] ? 'c1' : LANE_COLORS[b[0]]), x: this.scale(b[1]).toFixed(2), y: b[0] * LANE + 4,
+      parts.push(svg('rect', {class: 'f-' + (b[6] ? 'recomputed' : LANE_COLORS[b[0]]), x: this.scale(b[1]).toFixed(2), y: b[0] * LANE + 4,
         width: Math.max(0.4, b[2] / all * span - 0.3).toFixed(2), height: LANE - 8}));
     }
-    fill(this.view, {'aria-label': `The streams of step ${doc.step}: ${doc.bars.length} bars in ${timeText(doc.wall_ns)}`}, ...parts);
+    fill(this.view, {'aria-label': `The streams of step ${doc.step}: ${doc.bars.length} bars in ${timeText(doc.wall_ns)}. ` +
+      byId('timeline-note').textContent}, ...parts);
   }
 
   point(e) {

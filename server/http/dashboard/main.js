@@ -1,47 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks the server once a second, and says how old what is shown is.
 
-const PERIOD_MS = 1000, PATIENCE_MS = 8000, LONGEST_WAIT_MS = 10000;
+const PERIOD_MS = 1000, LONGEST_WAIT_MS = 10000;
 const known = {}; // the last answers
-const memory = new Memory(), tenants = new Tenants(), shares = new Shares(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
+const memory = new Memory(), tenants = new Tenants(), shares = new Shares(), models = new Models(), requests = new Requests(), jobs = new Jobs();
+const timeline = new Timeline();
 let turn = 0, failures = 0, timer = null, asking = false;
+let anew = true; // everything is to be asked: nothing is known, or a server may be another one than before
 
-class Refused extends Error {}
-
-async function get(what) {
-  const stop = new AbortController(), limit = setTimeout(() => stop.abort(), PATIENCE_MS), token = sessionStorage.getItem('token');
-  try {
-    const answer = await fetch(what, {signal: stop.signal, cache: 'no-store', headers: token ? {Authorization: 'Bearer ' + token} : {}});
-    if (answer.status === 401 || answer.status === 403) {
-      throw new Refused((await answer.json()).error);
-    }
-    if (!answer.ok) {
-      throw Object.assign(new Error((await answer.json()).error), {status: answer.status});
-    }
-    return await answer.json();
-  } finally {
-    clearTimeout(limit);
-  }
-}
-
-const view = name => get('v2/hearth/' + name);
-
-function say(state, text) {
+// What is read out is the state alone: its age changes every second.
+function say(state, text, age) {
   fill(byId('status'), {'data-state': state});
-  setText(byId('status'), text);
+  setText(byId('state'), text);
+  setText(byId('age'), age || '');
   document.body.toggleAttribute('data-stale', state === 'lost');
 }
 
 // What is asked in this turn; the rest is as it was.
 async function ask() {
-  const wanted = ['stats', 'latency', 'jobs', 'shares'];
-  if (turn % 5 === 0 || !known.models) {
+  const wanted = ['stats', 'latency', 'jobs', 'shares'], all = anew;
+  anew = false;
+  if (all || turn % 5 === 0 || !known.models) {
     wanted.push('models');
   }
-  if (turn % 20 === 0 || !known.devices) {
+  if (all || turn % 20 === 0 || !known.devices) {
     wanted.push('devices');
+    known.version = (await get('v2')).version;
+    roles = new Set((await view('roles')).roles);
   }
-  if (turn % 5 === 0 || jobs.running().length > 0) {
+  if (all || turn % 5 === 0 || jobs.running().length > 0) {
     wanted.push('timeline');
   }
   const answers = await Promise.all(wanted.map(view));
@@ -71,6 +58,7 @@ async function askJobs() {
 }
 
 function show(docs) {
+  setText(byId('version'), known.version);
   if (known.devices) {
     setText(byId('device'), known.devices.devices.map(deviceText).join('; '));
   }
@@ -85,7 +73,7 @@ function show(docs) {
     shares.show(known.shares);
   }
   if (known.stats && known.latency && known.models) {
-    showModels(known.models, known.stats, known.latency);
+    models.show(known.models, known.stats, known.latency);
   }
   if (known.latency) {
     requests.show(known.latency);
@@ -93,6 +81,7 @@ function show(docs) {
   if (known.timeline) {
     timeline.show(known.timeline);
   }
+  keepFocus();
 }
 
 function sayAge(answers) {
@@ -103,11 +92,11 @@ function sayAge(answers) {
   if (state === 'ready' || (state === 'busy' && age < 1500 && old.every(a => a.data !== null))) {
     say('live', 'live');
   } else if (state === 'restarting') {
-    say('busy', 'the engine is restarting' + since);
+    say('busy', 'the engine is restarting', since);
   } else if (state === 'stopping') {
-    say('busy', 'the server is stopping' + since);
+    say('busy', 'the server is stopping', since);
   } else {
-    say('busy', 'the engine is busy with a long task' + since);
+    say('busy', 'the engine is busy with a long task', since);
   }
 }
 
@@ -119,10 +108,6 @@ async function refresh() {
   clearTimeout(timer);
   let wait = PERIOD_MS;
   try {
-    if (!known.version) {
-      known.version = (await get('v2')).version;
-      setText(byId('version'), known.version);
-    }
     const answers = await ask();
     show(await askJobs());
     failures = 0;
@@ -130,24 +115,33 @@ async function refresh() {
     byId('login').hidden = true;
     sayAge(answers);
   } catch (e) {
+    anew = true;
     wait = Math.min(PERIOD_MS * 2 ** failures++, LONGEST_WAIT_MS);
     const again = `: trying again in ${Math.round(wait / 1000)} s`;
     if (e instanceof Refused) {
       byId('login').hidden = false;
+      roles.clear();
+      show(new Map()); // without buttons
       say('lost', e.message || 'the server asks for a token');
     } else {
-      say('lost', (e.status ? 'the server says: ' + e.message : 'the connection is lost') + again);
+      say('lost', e.status ? 'the server says: ' + e.message : 'the connection is lost', again);
     }
   }
   asking = false;
   timer = setTimeout(refresh, wait);
 }
 
+// After something was changed here.
+function refreshAll() {
+  anew = true;
+  refresh();
+}
+
 byId('login').addEventListener('submit', e => {
   e.preventDefault();
   sessionStorage.setItem('token', byId('token').value);
   byId('token').value = '';
-  refresh();
+  refreshAll();
 });
 document.addEventListener('visibilitychange', refresh);
 refresh();

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's memory, to scale, and the same as a table.
 
-const COLORS = 8, NAMED = 20; // so many models have a part of their own
-const colors = new Map(); // of models and jobs, by what they are called: the same as long as the page is open
-
-function colorOf(key) {
-  if (!colors.has(key)) {
-    colors.set(key, 'c' + colors.size % COLORS);
-  }
-  return colors.get(key);
-}
+const NAMED = 20; // so many models have a part of their own
 
 const specOf = m => `${m.name}:${m.version}`;
 
@@ -20,21 +12,21 @@ function memoryParts(stats) {
   const largest = [...stats.models].sort((a, b) => b.resident_private_bytes - a.resident_private_bytes);
   const named = largest.slice(0, NAMED).sort((a, b) => specOf(a) < specOf(b) ? -1 : 1), others = largest.slice(NAMED);
   for (const m of named) {
-    add('model ' + specOf(m), `${specOf(m)}: weights of its own`, m.resident_private_bytes, 'k-' + colorOf('model ' + specOf(m)));
+    add('model ' + specOf(m), `${specOf(m)}: weights of its own`, m.resident_private_bytes, 'k-weights');
   }
-  add('others', `${others.length} more models: weights of their own`, others.reduce((sum, m) => sum + m.resident_private_bytes, 0), 'k-arena');
+  add('others', `${others.length} more models: weights of their own`, others.reduce((sum, m) => sum + m.resident_private_bytes, 0), 'k-weights');
   const sharers = stats.models.filter(m => m.resident_shared_bytes > 0).map(specOf).sort();
   add('shared', 'Weights that models share: ' + sharers.slice(0, 4).join(', ') + (sharers.length > 4 ? ` and ${sharers.length - 4} more` : ''),
     l.shared_weight_bytes, 'k-shared');
   add('kept', 'Cached weights that are not in use', l.unclaimed_bytes, 'k-kept');
   stats.jobs.forEach((j, i) => { // others' have no names
     const key = 'job ' + (j.name ?? i), label = j.name ? `Training job ${j.name}` : 'Training job of another tenant';
-    add(key, label, j.job_bytes + j.resident_private_bytes, 'k-job k-' + colorOf(key));
+    add(key, label, j.job_bytes + j.resident_private_bytes, 'k-job');
   });
   add('arena', 'Arena of the models', l.compute_arena_bytes, 'k-arena');
   add('workspace', 'Workspaces', l.workspace_bytes, 'k-workspace');
   add('padding', 'Alignment', l.padding_bytes, 'k-padding');
-  add('rest', 'Other', l.budget_bytes - l.free_bytes - parts.reduce((sum, p) => sum + p.bytes, 0), 'k-padding');
+  add('rest', 'Other', l.budget_bytes - l.free_bytes - parts.reduce((sum, p) => sum + p.bytes, 0), 'k-rest');
   const used = l.budget_bytes - l.free_bytes;
   parts.push({key: 'free', label: 'Free', bytes: l.free_bytes, look: 'k-free'});
   return {parts, used, all: l.budget_bytes};

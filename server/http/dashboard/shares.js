@@ -6,28 +6,32 @@ const RESOURCES = [['device_time', 'device time'], ['device_memory', 'device mem
 const resourceText = key => (RESOURCES.find(r => r[0] === key) || [key, key])[1];
 const inAbout = s => s === null ? 'not known' : s < 1 ? 'less than 1 s' : spanText(s * 1000);
 
-// A resource with the part of it that each tenant uses, to scale.
+const SAID = 4; // tenants that a bar has in words
+
+// A resource with the part of it that each tenant uses, to scale, and in words.
 class ShareBar {
   constructor(label) {
     this.used = el('span', {class: 'used'});
     this.bar = el('div', {class: 'bar thin', role: 'img'});
-    this.node = el('div', {class: 'share'}, el('span', {}, label), this.bar, this.used);
+    this.said = el('span', {class: 'said', 'aria-hidden': 'true'}); // the bar says it
+    this.node = el('div', {class: 'share'}, el('span', {}, label), this.bar, this.used, this.said);
     this.label = label;
   }
 
   show(tenants, key) {
-    const parts = tenants.filter(t => t.share[key] > 0), all = parts.reduce((sum, t) => sum + t.share[key], 0);
+    const parts = tenants.filter(t => t.share[key] > 0).sort((a, b) => b.share[key] - a.share[key]), all = parts.reduce((sum, t) => sum + t.share[key], 0);
     const said = parts.map(t => `${t.tenant} ${shareText(t.share[key])}`);
     while (this.bar.children.length > parts.length) {
       this.bar.lastElementChild.remove();
     }
     parts.forEach((t, i) => {
-      const div = this.bar.children[i] || this.bar.appendChild(el('div'));
-      fill(div, {class: 'k-' + colorOf('tenant ' + t.tenant), 'data-tenant': t.tenant, title: said[i]});
+      const div = this.bar.children[i] || this.bar.appendChild(el('div', {class: 'k-tenant'}));
+      fill(div, {'data-tenant': t.tenant, title: said[i]});
       div.style.width = t.share[key] / Math.max(1, all) * 100 + '%'; // a moving average may be a little above all there is
     });
     fill(this.bar, {'aria-label': `${this.label}: ${said.join('; ') || 'not used'}`});
     setText(this.used, all > 0 ? shareText(all) : 'not used');
+    setText(this.said, said.slice(0, SAID).join('; ') + (said.length > SAID ? `; ${said.length - SAID} more` : ''));
   }
 }
 
@@ -56,7 +60,7 @@ class DeviceShares {
 // The cells of a tenant on a device.
 function shareCells(t, device) {
   const above = t.entitlement !== null && t.dominant_share > t.entitlement;
-  return [{text: t.tenant, swatch: 'k-' + colorOf('tenant ' + t.tenant)}, device, String(t.weight), t.dominant === null ? '' : resourceText(t.dominant),
+  return [t.tenant, device, String(t.weight), t.dominant === null ? '' : resourceText(t.dominant),
     {text: shareText(t.dominant_share), title: above ? 'above what it is entitled to while others wait' : ''},
     t.entitlement === null ? '' : shareText(t.entitlement), exact(t.jobs_running), {text: exact(t.jobs_waiting), word: t.under ? 'warn' : null,
       title: t.under ? 'it has jobs that wait, and none that runs' : ''}, timeText(t.run_ns)];
@@ -67,7 +71,7 @@ const WAITS_FOR = {memory: 'device memory', turn: 'its turn', tenant: 'a limit o
 
 // Another tenant's job has no name here, and of its reason a word.
 function waitingCells(job, t, device) {
-  return [{text: t.tenant, swatch: 'k-' + colorOf('tenant ' + t.tenant)}, device, job.job === null ? 'another’s job' : job.job, {text: job.state, word: 'warn'},
+  return [t.tenant, device, job.job === null ? 'another’s job' : job.job, {text: job.state, word: 'warn'},
     job.memory_bytes === null ? '' : bytesText(job.memory_bytes), inAbout(job.wait_seconds), job.why || (WAITS_FOR[job.waits_for] ? 'waits for ' + WAITS_FOR[job.waits_for] : '')];
 }
 
