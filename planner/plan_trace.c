@@ -3,8 +3,12 @@
 // prediction, process 2 what was measured; one row per stream, and the device's memory by class. A
 // buffer is owned in the compute stream's order, so that memory changes between two kernels, or
 // once the copy was there that a buffer waited for; a workspace is there while its kernel runs.
+// What lies below the end of the last buffer and is in none is a class of its own, "between
+// buffers": so the highest sum is what the plan takes, weights and arena, to the byte.
 #include "planner/plan_json.h"
 #include "planner/plan_impl.h"
+
+#include "base/alloc.h"
 
 #include <math.h>
 
@@ -31,20 +35,46 @@ static json_t *trace_args(const hth_problem *problem, const hth_instr *in, int i
                      "workspace", (json_int_t)hth_plan_workspace(n, in->alt));
 }
 
-// A sample of the memory at `us`: resident and live bytes.
-static void trace_sample(json_t *events, int process, double us, const uint64_t *resident,
-                         const hth_live *live)
+// The memory while instructions are issued. end[t] is where a live tensor ends in the arena, which
+// it keeps when another took over the front of its place; 0: it is not there.
+typedef struct trace_memory {
+    hth_live live;
+    uint64_t resident[HTH_N_MEM_CLASSES];
+    uint64_t *end;
+    uint64_t scratch_end; // of the kernel that runs
+} trace_memory;
+
+static uint64_t trace_height(const trace_memory *memory)
+{
+    uint64_t height = memory->scratch_end;
+    for (int t = 0; t < memory->live.problem->n_tensors; t++) {
+        height = memory->end[t] > height ? memory->end[t] : height;
+    }
+    return height;
+}
+
+// A sample of the memory at `us`: resident and live bytes, by class and in all.
+static void trace_sample(json_t *events, int process, double us, const trace_memory *memory)
 {
     static const char *const name[HTH_N_MEM_CLASSES] = {
         "weights", "activations", "gradients", "optimizer state", "inputs", "outputs"};
     json_t *args = json_object();
+    const hth_live *live = &memory->live;
+    uint64_t used = live->bytes + live->scratch, height = trace_height(memory), sum = 0;
     for (int c = 0; c < HTH_N_MEM_CLASSES; c++) {
-        uint64_t bytes = resident[c] + live->of_class[c];
+        uint64_t bytes = memory->resident[c] + live->of_class[c];
         json_object_set_new(args, name[c], json_integer((json_int_t)bytes));
+        sum += bytes;
     }
+    uint64_t between = height > used ? height - used : 0;
+    sum += live->scratch + between;
     json_object_set_new(args, "workspace", json_integer((json_int_t)live->scratch));
+    json_object_set_new(args, "between buffers", json_integer((json_int_t)between));
     json_array_append_new(events, json_pack("{s:s, s:s, s:f, s:i, s:o}", "name", "memory", "ph",
                                             "C", "ts", us, "pid", process, "args", args));
+    json_array_append_new(events, json_pack("{s:s, s:s, s:f, s:i, s:{s:I}}", "name",
+                                            "memory in all", "ph", "C", "ts", us, "pid", process,
+                                            "args", "bytes", (json_int_t)sum));
 }
 
 typedef struct trace_times {
@@ -75,19 +105,53 @@ static double trace_when(const trace_times *times, int i, double us)
     return us;
 }
 
-static hth_err trace_memory(json_t *events, int process, const hth_problem *problem,
-                            const trace_times *times)
+static hth_err trace_memory_open(const hth_problem *problem, const hth_plan *plan,
+                                 trace_memory *out)
 {
-    uint64_t resident[HTH_N_MEM_CLASSES] = {0};
-    const hth_plan *plan = times->plan;
-    hth_live live;
-    double now = 0;
+    *out = (trace_memory){.scratch_end = 0};
     for (int t = 0; t < problem->n_tensors; t++) {
         const hth_plan_tensor *x = &problem->tensors[t];
         bool here = hth_plan_home(x) == HTH_HOME_RESIDENT && !plan->streamed[t];
-        resident[x->cls] += here ? hth_plan_round(x->bytes) : 0;
+        out->resident[x->cls] += here ? hth_plan_round(x->bytes) : 0;
     }
-    HTH_TRY(hth_live_open(problem, &live));
+    out->end = hth_calloc((size_t)problem->n_tensors, sizeof *out->end);
+    if (out->end == NULL) {
+        return hth_no_memory("a timeline");
+    }
+    hth_err err = hth_live_open(problem, &out->live);
+    if (err != HTH_OK) {
+        hth_free(out->end);
+    }
+    return err;
+}
+
+static void trace_memory_close(trace_memory *memory)
+{
+    hth_live_close(&memory->live);
+    hth_free(memory->end);
+}
+
+static void trace_step(trace_memory *memory, const hth_instr *in)
+{
+    hth_live_step(&memory->live, in);
+    memory->scratch_end = 0;
+    if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
+        uint64_t bytes = hth_plan_round(memory->live.problem->tensors[in->tensor].bytes);
+        memory->end[in->tensor] = in->offset + bytes;
+    } else if (in->kind == HTH_INSTR_FREE) {
+        memory->end[in->tensor] = 0;
+    } else if (in->kind == HTH_INSTR_COMPUTE && memory->live.scratch > 0) {
+        memory->scratch_end = in->offset + memory->live.scratch;
+    }
+}
+
+static hth_err trace_memory_events(json_t *events, int process, const hth_problem *problem,
+                                   const trace_times *times)
+{
+    const hth_plan *plan = times->plan;
+    trace_memory memory;
+    double now = 0;
+    HTH_TRY(trace_memory_open(problem, plan, &memory));
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         if (in->kind == HTH_INSTR_OFFLOAD) {
@@ -95,18 +159,18 @@ static hth_err trace_memory(json_t *events, int process, const hth_problem *prob
         }
         double at = trace_when(times, i, now);
         if (at > now) { // what was until then
-            trace_sample(events, process, now, resident, &live);
+            trace_sample(events, process, now, &memory);
             now = at;
         }
-        hth_live_step(&live, in);
+        trace_step(&memory, in);
         if (in->kind == HTH_INSTR_COMPUTE) {
-            trace_sample(events, process, now, resident, &live);
+            trace_sample(events, process, now, &memory);
             now = fmax(now, trace_end(times, i));
-            live.scratch = 0;
+            memory.live.scratch = memory.scratch_end = 0;
         }
     }
-    trace_sample(events, process, now, resident, &live);
-    hth_live_close(&live);
+    trace_sample(events, process, now, &memory);
+    trace_memory_close(&memory);
     return HTH_OK;
 }
 
@@ -119,6 +183,9 @@ static void trace_rows(json_t *events, int process)
         json_array_append_new(events, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name",
                                                 "thread_name", "ph", "M", "pid", process, "tid", l,
                                                 "args", "name", trace_row[l]));
+        json_array_append_new(events, json_pack("{s:s, s:s, s:i, s:i, s:{s:i}}", "name",
+                                                "thread_sort_index", "ph", "M", "pid", process,
+                                                "tid", l, "args", "sort_index", l));
     }
 }
 
@@ -139,7 +206,7 @@ static hth_err trace_process_events(json_t *events, int process, const hth_probl
                                         end - start, "pid", process, "tid", (int)hth_instr_lane(in),
                                         "args", trace_args(problem, in, i)));
     }
-    return trace_memory(events, process, problem, &times);
+    return trace_memory_events(events, process, problem, &times);
 }
 
 json_t *hth_plan_trace_json(const hth_problem *problem, const hth_plan *plan,
