@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 
 def _resolve(host, *more, system=socket.getaddrinfo, **named):
@@ -93,6 +94,24 @@ def run(classes):
     suite.run(result)
     print(f'1..{result.n}\n# {time.monotonic() - started:.1f} s')
     return 0 if result.wasSuccessful() else 1
+
+
+def picture(test, path):
+    """The texts of an SVG, which has what a reader of it needs: it is one image with a title and a description, has colors for light and
+    dark, and nothing in it is beyond its edges or is no number."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    name = '{http://www.w3.org/2000/svg}'
+    test.assertEqual((root.tag, root.get('role')), (name + 'svg', 'img'))
+    test.assertEqual([e.tag for e in root[:2]], [name + 'title', name + 'desc'])  # where a reader of screens looks
+    for e in root[:2]:
+        test.assertGreater(len(e.text), 5)
+    test.assertIn('@media(prefers-color-scheme:dark)', root.find(name + 'style').text)
+    texts = list(root.iter(name + 'text'))
+    for e in texts:
+        test.assertNotRegex(e.text, '^-?(nan|inf)')
+        test.assertTrue(0 <= float(e.get('x')) <= 640 and 0 <= float(e.get('y')) <= 400, e.text)
+        test.assertNotIn('fill', e.attrib)  # its color is the style sheet's
+    return [e.text for e in texts]
 
 
 def use_python(module, python):

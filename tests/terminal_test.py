@@ -5,6 +5,7 @@ what cannot be written is said. Speaks TAP.
 usage: tests/terminal_test.py BUILD_DIR, from the root."""
 import fcntl
 import json
+import math
 import os
 import pty
 import re
@@ -180,6 +181,14 @@ class Screen(unittest.TestCase):
         tenant = next(line for line in lines if line.startswith(f'uid:{os.getuid()}'))
         self.assertRegex(tenant, r'^uid:\d+ +1 +[0-9.]+ % +(time|memory|threads) +.*100.0 % +1 +1 ')
 
+    def test_losses(self):
+        path = FOLDER + '/losses.svg'
+        end = time.monotonic() + PATIENCE
+        while not json.loads(self.ask('--json', 'job', 'a-job', '--svg', path)).get('held_out'):
+            self.assertLess(time.monotonic(), end)
+        texts = tap.picture(self, path)
+        self.assertLessEqual({'step', 'loss', 'training', 'Losses of a-job'}, set(texts))
+
     def test_progress(self):
         t = Terminal('--server', self.url, 'job', 'a-job', '--follow')
         t.until('loss ')
@@ -257,6 +266,22 @@ class Lost(unittest.TestCase):
         r = self.run_to(subprocess.PIPE, *self.PROBLEM, '--csv', '/dev/stdout')  # which is nothing to replace
         self.assertEqual(r.returncode, 0)
         self.assertTrue(r.stdout.startswith('share,'), r.stdout)
+
+    def test_curve(self):
+        """What the picture says: round ticks, units, and which line is which."""
+        path = self.folder + '/curve.svg'
+        self.assertEqual(self.run_to(subprocess.DEVNULL, *self.PROBLEM, '--svg', path).returncode, 0)
+        texts = tap.picture(self, path)
+        self.assertLessEqual({'planned', 'lower bound', 'step time / fastest (predicted)'}, set(texts))
+        self.assertEqual(len([text for text in texts if re.fullmatch(r'device memory \((bytes|[KMGT]iB)\)', text)]), 1)
+        numbers = [float(text) for text in texts if re.fullmatch(r'[0-9.]+', text)]
+        begin = next(i for i in range(1, len(numbers)) if numbers[i] < numbers[i - 1])
+        times, memory = numbers[:begin], numbers[begin:]
+        self.assertTrue(times[0] <= 1 < times[-1])
+        step = memory[1]
+        self.assertEqual(memory, [i * step for i in range(len(memory))])
+        self.assertEqual(math.log2(step), round(math.log2(step)))
+        self.assertIn(float(f'{times[1] - times[0]:.0e}'.split('e')[0]), (1, 2, 5))
 
     def test_same_file(self):
         """Outputs whose names make the same file name: neither is written."""

@@ -188,6 +188,7 @@ class Pairs(unittest.TestCase):
             self.assertAlmostEqual(p['oef'], (a + b - p['together_us']) / min(a, b), places=6)
         with open(picture, encoding='utf-8') as f:
             self.assertEqual(f.read().count('<rect x='), n * n)
+        self.assertLessEqual(set(alone), set(tap.picture(self, picture)))
         again = json.loads(hearth(*pairs, '--json', device=device).stdout)  # from the store
         for p, q in zip(doc['pairs'], again['pairs'] if not doc['disturbed'] else []):
             self.assertAlmostEqual(p['together_us'], q['together_us'], delta=0.1)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define HEAT_LEFT 110.0
-#define HEAT_TOP  60.0
+#define HEAT_TOP  76.0 // below the title, the columns' title and their names
 
 static int heat_class(const json_t *classes, const json_t *name)
 {
@@ -24,7 +24,7 @@ static int heat_class(const json_t *classes, const json_t *name)
     return -1;
 }
 
-// A square of the map: white at 0 and below, orange at 1.
+// A square of the map: white at 0 and below, orange at 1, its number black on either.
 static void heat_square(FILE *file, int column, int line, double side, double oef)
 {
     char text[16];
@@ -36,7 +36,7 @@ static void heat_square(FILE *file, int column, int line, double side, double oe
             "stroke='#ddd'/>\n",
             x, y, side * 1.6, side, 255 - 20 * shade, 255 - 145 * shade, 255 - 230 * shade);
     snprintf(text, sizeof text, "%.2f", oef);
-    hth_svg_text(file, x + side * 0.8, y + side / 2 + 4, "", text);
+    hth_svg_text(file, x + side * 0.8, y + side / 2 + 4, "class='on'", text);
 }
 
 static void pairs_svg(FILE *file, const json_t *doc)
@@ -46,8 +46,12 @@ static void pairs_svg(FILE *file, const json_t *doc)
     json_t *row;
     double side = (HTH_SVG_HEIGHT - HEAT_TOP - 20) / (double)n;
     side = side > 48 ? 48 : side;
-    hth_svg_open(file);
-    hth_svg_text(file, HTH_SVG_WIDTH / 2, 22, "", "OEF: what two operators gain at the same time");
+    hth_svg_open(file, "OEF: what two operators gain at the same time",
+                 "A map of pairs of operator classes. The number in each square is the overlap "
+                 "efficiency, (Ti + Tj - Pij) / min(Ti, Tj), without a unit: 0, nothing is gained; "
+                 "1, the shorter one costs nothing. The more orange, the larger.");
+    hth_svg_text(file, HEAT_LEFT + 0.8 * side * (double)n, HEAT_TOP - 28, "",
+                 "operator class, and the one at the same time (OEF, without a unit)");
     json_array_foreach(classes, i, row)
     {
         const char *name = json_string_value(json_object_get(row, "class"));

@@ -47,60 +47,75 @@ static void curve_csv(FILE *file, const json_t *points)
 }
 
 // The picture: memory to the right, step time upwards.
-static double curve_x(const json_t *json, double most)
-{
-    return hth_svg_x(curve_number(json, "budget_bytes") / most);
-}
+typedef struct curve_axes {
+    hth_axis x, y;
+} curve_axes;
 
-static double curve_y(double slowdown, double most)
-{
-    return hth_svg_y((slowdown - 1) / (most - 1));
-}
-
-static void curve_line(FILE *file, const json_t *points, double bytes, double slow, bool bound,
-                       const char *style)
+static void curve_line(FILE *file, const json_t *points, const curve_axes *axes, bool bound)
 {
     size_t i;
     json_t *p;
     double fastest = curve_number(json_array_get(points, json_array_size(points) - 1), "time_ms");
-    fprintf(file, "<polyline fill='none' %s points='", style);
-    json_array_foreach(points, i, p)
+    hth_svg_line(file, bound);
+    json_array_foreach((json_t *)points, i, p)
     {
         double y = curve_number(p, "slowdown");
         if (bound) { // that is 1 too where nothing takes any time
             y = fastest > 0 ? curve_number(p, "lower_bound_ms") / fastest : 1;
         }
-        fprintf(file, "%.1f,%.1f ", curve_x(p, bytes), curve_y(y < 1 ? 1 : y, slow));
+        hth_svg_point(file, hth_axis_share(&axes->x, curve_number(p, "budget_bytes")),
+                      hth_axis_share(&axes->y, y));
     }
-    fprintf(file, "'/>\n");
+    hth_svg_line_end(file);
 }
 
-static void curve_svg(FILE *file, const json_t *points)
+static void curve_frame(FILE *file, const json_t *doc, double least, double most, double slow)
 {
-    char text[40];
+    char title[200], description[300], from[32], to[32];
+    const char *name = json_string_value(json_object_get(doc, "name"));
+    const char *of = name != NULL ? name : "";
+    snprintf(title, sizeof title, "Step time by memory%s%.100s", of[0] != 0 ? ": " : "", of);
+    snprintf(description, sizeof description,
+             "With %s of device memory a training step is predicted to take %.2f times as long as "
+             "with %s, which is the fastest; a second line is a lower bound for all plans.",
+             hth_table_bytes(least, from, sizeof from), slow, hth_table_bytes(most, to, sizeof to));
+    hth_svg_open(file, title, description);
+}
+
+static void curve_svg(FILE *file, const json_t *doc)
+{
+    static const char *const names[] = {"planned", "lower bound"};
+    const json_t *points = json_object_get(doc, "points");
     size_t i, n = json_array_size(points);
     json_t *p;
     double bytes = curve_number(json_array_get(points, n - 1), "budget_bytes");
     double slow = curve_number(json_array_get(points, 0), "slowdown");
-    slow = slow > 1.05 ? slow : 1.05;
-    hth_svg_open(file);
-    for (int k = 0; k <= 4; k++) {
-        snprintf(text, sizeof text, "%.2f", 1 + (slow - 1) * k / 4);
-        hth_svg_rule(file, k / 4.0, text);
-        hth_svg_text(file, hth_svg_x(k / 4.0), HTH_SVG_HEIGHT - HTH_SVG_MARGIN + 20, "",
-                     hth_table_bytes(bytes * k / 4, text, sizeof text));
-    }
-    hth_svg_text(file, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 12, "", "device memory");
-    hth_svg_text(file, 16, HTH_SVG_HEIGHT / 2, "transform='rotate(-90 16 200)'",
-                 "step time / fastest (predicted)");
-    curve_line(file, points, bytes, slow, true, "stroke='#999' stroke-dasharray='4 3'");
-    curve_line(file, points, bytes, slow, false, "stroke='#c2410c' stroke-width='2'");
-    json_array_foreach(points, i, p)
+    curve_axes axes;
+    hth_axis_make(&axes.x, HTH_AXIS_BYTES, 0, bytes);
+    hth_axis_make(&axes.y, HTH_AXIS_REAL, 1, slow > 1.05 ? slow : 1.05);
+    curve_frame(file, doc, curve_number(json_array_get(points, 0), "budget_bytes"), bytes, slow);
+    hth_svg_axes(file, &axes.x, "device memory", &axes.y, "step time / fastest (predicted)");
+    curve_line(file, points, &axes, true);
+    curve_line(file, points, &axes, false);
+    json_array_foreach((json_t *)points, i, p)
     {
-        fprintf(file, "<circle cx='%.1f' cy='%.1f' r='3' fill='#c2410c'/>\n", curve_x(p, bytes),
-                curve_y(curve_number(p, "slowdown"), slow));
+        hth_svg_dot(file, 0, hth_axis_share(&axes.x, curve_number(p, "budget_bytes")),
+                    hth_axis_share(&axes.y, curve_number(p, "slowdown")));
     }
+    hth_svg_legend(file, names, 2);
     hth_svg_close(file);
+}
+
+// curve_save writes the picture, with the name of what it is of (NULL: it has none).
+static int curve_save(const char *path, const char *name, json_t *points)
+{
+    json_t *doc = json_pack("{s:O}", "points", points);
+    if (name != NULL) {
+        json_object_set_new(doc, "name", json_string_nocheck(name)); // a path may be any bytes
+    }
+    int rv = hth_cmd_write(path, doc, curve_svg);
+    json_decref(doc);
+    return rv;
 }
 
 static int cmd_curve(hth_cli *cli)
@@ -122,7 +137,7 @@ static int cmd_curve(hth_cli *cli)
         rv = hth_cmd_write(csv, points, curve_csv);
     }
     if (json_array_size(points) > 0 && svg != NULL && rv == HTH_CLI_OK) {
-        rv = hth_cmd_write(svg, points, curve_svg);
+        rv = curve_save(svg, cli->n_args > 0 ? cli->args[0] : NULL, points);
     }
     rv = rv == HTH_CLI_OK ? hth_cli_print(cli, json) : rv;
     json_decref(points);

@@ -6,15 +6,16 @@
 #include "client/cli/jobs.h"
 #include "client/cli/svg.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LOSS_SETS 2 // of held-out data, at most
+#define LOSS_SETS (HTH_SVG_SERIES - 1) // of held-out data, at most
 
-typedef struct loss_range {
-    double least, most, steps;
-} loss_range;
+typedef struct loss_axes {
+    hth_axis step, loss;
+} loss_axes;
 
 static double loss_at(const json_t *history, size_t i)
 {
@@ -26,62 +27,60 @@ static double loss_key(const json_t *json, const char *key)
     return json_number_value(json_object_get(json, key));
 }
 
-static void range_add(loss_range *range, double v)
-{
-    range->least = v < range->least ? v : range->least;
-    range->most = v > range->most ? v : range->most;
-}
-
 // From 0, or from the least where that is less.
-static loss_range loss_find_range(const json_t *job)
+static void loss_make_axes(const json_t *job, loss_axes *out)
 {
-    const json_t *history = json_object_get(job, "history"),
-                 *held = json_object_get(job, "held_out");
-    loss_range r = {0, 0, loss_key(job, "step")};
+    json_t *history = json_object_get(job, "history"), *held = json_object_get(job, "held_out");
     json_t *v;
     size_t i;
-    for (i = 0; i < json_array_size(history); i++) {
-        range_add(&r, loss_at(history, i));
+    double least = 0, most = 0;
+    json_array_foreach(history, i, v)
+    {
+        least = fmin(least, loss_at(history, i));
+        most = fmax(most, loss_at(history, i));
     }
     json_array_foreach(held, i, v)
     {
-        range_add(&r, loss_key(v, "loss"));
+        least = fmin(least, loss_key(v, "loss"));
+        most = fmax(most, loss_key(v, "loss"));
     }
-    r.most = r.most > r.least ? r.most : r.least + 1;
-    return r;
+    hth_axis_make(&out->step, HTH_AXIS_WHOLE, 0, loss_key(job, "step"));
+    hth_axis_make(&out->loss, HTH_AXIS_REAL, least, most);
 }
 
-static void loss_point(FILE *file, const loss_range *range, double step, double loss)
+static void loss_point(FILE *file, const loss_axes *axes, double step, double loss)
 {
-    fprintf(file, "%.1f,%.1f ", hth_svg_x(range->steps > 1 ? (step - 1) / (range->steps - 1) : 0),
-            hth_svg_y((loss - range->least) / (range->most - range->least)));
+    hth_svg_point(file, hth_axis_share(&axes->step, step), hth_axis_share(&axes->loss, loss));
 }
 
-static void loss_line(FILE *file, const loss_range *range, const json_t *job)
+static void loss_line(FILE *file, const loss_axes *axes, const json_t *job)
 {
     const json_t *history = json_object_get(job, "history");
-    double every = loss_key(job, "every");
+    double every = loss_key(job, "every"), steps = loss_key(job, "step");
     every = every > 1 ? every : 1;
     size_t n = json_array_size(history);
-    fprintf(file, "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='");
+    hth_svg_line(file, 0);
     for (size_t i = 0; i < n; i++) {
-        double step = i + 1 < n ? 1 + (double)i * every : range->steps;
-        loss_point(file, range, step, loss_at(history, i));
+        double step = i + 1 < n ? 1 + (double)i * every : steps;
+        if (json_is_number(json_array_get(json_array_get(history, i), 0))) { // null: not finite
+            loss_point(file, axes, step, loss_at(history, i));
+        }
     }
-    fprintf(file, "'/>\n");
+    hth_svg_line_end(file);
 }
 
-// The names of the sets that were evaluated.
-static int loss_sets(const json_t *held, const char *name[LOSS_SETS])
+// The names of the sets that were evaluated, after that of the losses of the steps.
+static int loss_sets(const json_t *held, const char *name[1 + LOSS_SETS])
 {
-    int n = 0;
+    int n = 1;
     size_t i;
     json_t *v;
-    json_array_foreach(held, i, v)
+    name[0] = "training";
+    json_array_foreach((json_t *)held, i, v)
     {
         const char *set = json_string_value(json_object_get(v, "set"));
-        bool known = set == NULL || n == LOSS_SETS;
-        for (int k = 0; k < n && !known; k++) {
+        bool known = set == NULL || n == 1 + LOSS_SETS;
+        for (int k = 1; k < n && !known; k++) {
             known = strcmp(name[k], set) == 0;
         }
         if (!known) {
@@ -91,44 +90,59 @@ static int loss_sets(const json_t *held, const char *name[LOSS_SETS])
     return n;
 }
 
-// The evaluations of each set of held-out data, with its name.
-static void loss_held_out(FILE *file, const loss_range *range, const json_t *held)
+static bool loss_is_of(const json_t *evaluation, const char *name)
 {
-    static const char *const color[LOSS_SETS] = {"#1d4ed8", "#15803d"};
-    const char *name[LOSS_SETS];
+    const char *set = json_string_value(json_object_get(evaluation, "set"));
+    return set != NULL && strcmp(set, name) == 0;
+}
+
+// The evaluations of a set of held-out data: as dots, too, for there may be one only.
+static void loss_held_out(FILE *file, const loss_axes *axes, const json_t *held, const char *name,
+                          int series)
+{
     size_t i;
     json_t *v;
-    for (int k = 0, n = loss_sets(held, name); k < n; k++) {
-        char style[40];
-        fprintf(file, "<polyline fill='none' stroke='%s' stroke-width='2' points='", color[k]);
-        json_array_foreach(held, i, v)
-        {
-            const char *set = json_string_value(json_object_get(v, "set"));
-            if (set != NULL && strcmp(set, name[k]) == 0) {
-                loss_point(file, range, loss_key(v, "step"), loss_key(v, "loss"));
-            }
+    hth_svg_line(file, series);
+    json_array_foreach((json_t *)held, i, v)
+    {
+        if (loss_is_of(v, name)) {
+            loss_point(file, axes, loss_key(v, "step"), loss_key(v, "loss"));
         }
-        snprintf(style, sizeof style, "fill='%s'", color[k]);
-        fprintf(file, "'/>\n");
-        hth_svg_text(file, HTH_SVG_WIDTH - 2 * HTH_SVG_MARGIN, HTH_SVG_MARGIN - 10 - 16 * k, style,
-                     name[k]);
+    }
+    hth_svg_line_end(file);
+    json_array_foreach((json_t *)held, i, v)
+    {
+        if (loss_is_of(v, name)) {
+            hth_svg_dot(file, series, hth_axis_share(&axes->step, loss_key(v, "step")),
+                        hth_axis_share(&axes->loss, loss_key(v, "loss")));
+        }
     }
 }
 
 // Losses upwards, steps to the right.
 static void loss_svg(FILE *file, const json_t *job)
 {
-    char text[60];
-    const loss_range r = loss_find_range(job);
-    hth_svg_open(file);
-    for (int k = 0; k <= 4; k++) {
-        snprintf(text, sizeof text, "%.4g", r.least + (r.most - r.least) * k / 4);
-        hth_svg_rule(file, k / 4.0, text);
+    char title[200], description[300];
+    const char *name[1 + LOSS_SETS], *of = json_string_value(json_object_get(job, "job"));
+    const json_t *held = json_object_get(job, "held_out"),
+                 *history = json_object_get(job, "history");
+    size_t last = json_array_size(history);
+    int n = loss_sets(held, name);
+    loss_axes axes;
+    loss_make_axes(job, &axes);
+    snprintf(title, sizeof title, "Losses of %.100s", of != NULL ? of : "a job");
+    snprintf(description, sizeof description,
+             "The training loss is %.4g at the first and %.4g at the last of %.0f steps. Sets of "
+             "held-out data: %d.",
+             loss_at(history, 0), last > 0 ? loss_at(history, last - 1) : 0, loss_key(job, "step"),
+             n - 1);
+    hth_svg_open(file, title, description);
+    hth_svg_axes(file, &axes.step, "step", &axes.loss, "loss");
+    loss_line(file, &axes, job);
+    for (int k = 1; k < n; k++) {
+        loss_held_out(file, &axes, held, name[k], k);
     }
-    snprintf(text, sizeof text, "steps 1 to %.0f: loss", r.steps);
-    hth_svg_text(file, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 20, "fill='#c2410c'", text);
-    loss_line(file, &r, job);
-    loss_held_out(file, &r, json_object_get(job, "held_out"));
+    hth_svg_legend(file, name, n);
     hth_svg_close(file);
 }
 
