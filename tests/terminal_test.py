@@ -3,6 +3,7 @@
 """`hearth` on a terminal of 80 columns and 24 lines: what asks, asks there; what is shown fits; and
 what cannot be written is said. Speaks TAP.
 usage: tests/terminal_test.py BUILD_DIR, from the root."""
+import codecs
 import fcntl
 import json
 import math
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import termios
 import time
+import unicodedata
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -35,12 +37,15 @@ PATIENCE = 120
 class Terminal:
     """A program whose three streams are a terminal."""
 
-    def __init__(self, *words, columns=80, lines=24, program=BUILD + '/hearth'):
-        self.said, self.code = '', None
+    def __init__(self, *words, columns=80, lines=24, program=BUILD + '/hearth', env=()):
+        self.said, self.code, self.cooked = '', None, False
+        self.decode = codecs.getincrementaldecoder('utf-8')('replace').decode
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', lines, columns, 0, 0))
             os.environ['TERM'] = 'xterm'
+            os.environ.pop('NO_COLOR', None)
+            os.environ.update(env)
             os.execv(program, [os.path.basename(program), *words])
 
     def read(self, end):
@@ -51,7 +56,7 @@ class Terminal:
                     data = os.read(self.fd, 65536)
                 except OSError:
                     data = b''
-                self.said += data.decode(errors='replace')
+                self.said += self.decode(data)
                 return bool(data)
         raise AssertionError(f'nothing more came: {self.said}')
 
@@ -69,9 +74,111 @@ class Terminal:
         end = time.monotonic() + PATIENCE
         while self.read(end):
             pass
+        cooked = termios.ICANON | termios.ECHO
+        self.cooked = termios.tcgetattr(self.fd)[3] & cooked == cooked
         os.close(self.fd)
         self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
+
+
+class Grid:
+    """What a terminal shows of what was written to it: as much of ECMA-48 as `hearth top` uses. Anything else fails, and so do a line that
+    wraps, a screen that scrolls, and what clears a last column that was just written."""
+    TOKEN = re.compile(r'\x1b\[(\??)([0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])')
+
+    def __init__(self, lines, columns):
+        self.lines, self.columns = lines, columns
+        self.cell = [[(' ', '')] * columns for _ in range(lines)]
+        self.line = self.column = 0
+        self.style = ''
+
+    def feed(self, text):
+        at = 0
+        while at < len(text):
+            m = self.TOKEN.match(text, at)
+            assert m, repr(text[at:at + 20])
+            at = m.end()
+            private, numbers, command, line, char = m.groups()
+            if char:
+                self.put(char)
+            elif line:
+                self.column = 0 if line == '\r' else self.column
+                self.line += line == '\n'
+                assert self.line < self.lines, 'the screen scrolls'
+            elif private:
+                assert command in 'hl' and numbers in ('1049', '25', '2026'), m.group()
+            elif command == 'm':
+                self.style = numbers if numbers != '0' else ''
+            else:
+                self.command(command + numbers)
+
+    def put(self, char):
+        width = 0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in 'WF')
+        assert self.column + width <= self.columns, f'line {self.line} wraps: {self.text()[self.line]}'
+        if width == 0:
+            self.cell[self.line][self.column - 1] = (self.cell[self.line][self.column - 1][0] + char, self.style)
+        for i in range(width):
+            self.cell[self.line][self.column + i] = (char if i == 0 else '', self.style)
+        self.column += width
+
+    def command(self, command):
+        blank = (' ', '')
+        if command == 'H':
+            self.line = self.column = 0
+        elif command == 'J2':
+            self.cell = [[blank] * self.columns for _ in range(self.lines)]
+        else:
+            assert command in 'JK' and self.column < self.columns, command
+            self.cell[self.line][self.column:] = [blank] * (self.columns - self.column)
+            for i in range(self.line + 1, self.lines if command == 'J' else 0):
+                self.cell[i] = [blank] * self.columns
+
+    def text(self):
+        return [''.join(char for char, _ in line).rstrip() for line in self.cell]
+
+    def styled(self, style):
+        """The pieces of text that have a style."""
+        runs, before = [], ''
+        for line in self.cell:
+            for char, now in line + [(' ', '')]:
+                if now == style and before == style:
+                    runs[-1] += char
+                elif now == style:
+                    runs.append(char)
+                before = now
+        return runs
+
+
+class Top(Terminal):
+    """`hearth top`: the last whole screen that it wrote."""
+    BEGIN, END, LEFT = '\x1b[?1049h', '\x1b[?2026l', '\x1b[?25h\x1b[?1049l'
+
+    def __init__(self, *words, lines=24, columns=80, **more):
+        super().__init__(*words, lines=lines, columns=columns, **more)
+        self.size, self.since = (lines, columns), 0
+
+    def shown(self):
+        begin, end = self.said.find(self.BEGIN, self.since), self.said.rfind(self.END)
+        if begin < 0 or end < begin:
+            return None
+        grid = Grid(*self.size)
+        grid.feed(self.said[begin:end + len(self.END)])
+        return grid
+
+    def until_shown(self, wanted):
+        """Reads on until the screen has a text, or is what a function wants."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            grid = self.shown()
+            if grid and (wanted(grid) if callable(wanted) else any(wanted in line for line in grid.text())):
+                return grid
+            if not self.read(end):
+                raise AssertionError(f'{wanted} was never shown: {self.said}')
+
+    def resize(self, lines, columns):
+        """Each screen of the new size comes after the terminal has been taken anew."""
+        self.since, self.size = len(self.said), (lines, columns)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack('HHHH', lines, columns, 0, 0))
 
 
 def hearth(store, *words, code=0):
@@ -164,13 +271,18 @@ class Screen(unittest.TestCase):
     def ask(cls, *words):
         return subprocess.run([BUILD + '/hearth', '--server', cls.url, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
+    def top(self, *words, **more):
+        return Top('--server', self.url, 'top', *words, **more)
+
+    @staticmethod
+    def models(grid):
+        return [m.group(1) for m in (re.match(r'(model-with-a-name-\d+|new) +\d+ ', line) for line in grid.text()) if m]
+
     def test_top(self):
         self.ask('infer', 'model-with-a-name-27', '--input', f'{DATA}/images.npy')
-        t = Terminal('--server', self.url, 'top', '--count', '1')
+        t = self.top('--count', '1')
         self.assertEqual(t.end(), 0)
-        lines = t.said.split('\x1b[H')[-1].split('\x1b[J')[0].replace('\x1b[K', '').replace('\r', '').split('\n')
-        self.assertLessEqual(len(lines), 24)
-        self.assertLessEqual(max(len(line) for line in lines), 80, lines)
+        lines = t.shown().text()
         at = {word: next(i for i, line in enumerate(lines) if word in line) for word in ('a-job', 'name-27', 'model-with')}
         self.assertLess(at['a-job'], at['name-27'])  # jobs first, then models, the busy one in front
         self.assertEqual(at['model-with'], at['name-27'])
@@ -180,6 +292,86 @@ class Screen(unittest.TestCase):
         self.assertRegex(lines[waits + 1], r"^a-second .*job 'a-job'")  # the reason
         tenant = next(line for line in lines if line.startswith(f'uid:{os.getuid()}'))
         self.assertRegex(tenant, r'^uid:\d+ +1 +[0-9.]+ % +(time|memory|threads) +.*100.0 % +1 +1 ')
+        self.assertTrue(lines[-1].startswith('q quit'), lines[-1])
+
+    def test_top_keys(self):
+        rows = json.loads(self.ask('--json', 'top', '--count', '1'))['models']
+        away = {m['name']: m['private_bytes'] + m['shared_bytes'] + m['arena_bytes'] == 0 for m in rows}
+        order = sorted(away, key=lambda name: (away[name], name))
+        m = len(order)
+        self.assertGreaterEqual(m, 30)
+        t = self.top('--interval', '0.5')
+        grid = t.until_shown('per_second v')
+        self.assertIn('per_second v', grid.styled('7'))
+        t.type('n')
+        grid = t.until_shown('name ^')
+        top = next(i for i, line in enumerate(grid.text()) if line.startswith('name ^'))
+        n = len(self.models(grid))
+        self.assertGreater(n, 4)
+        self.assertEqual(self.models(grid), order[:n])
+        t.type('R')
+        grid = t.until_shown('name v')
+        self.assertEqual(self.models(grid), sorted(sorted(away, reverse=True), key=away.get)[:n])
+        t.type('n')
+        t.until_shown('name ^')
+        for keys, first in (('\x1b[B', 1), ('\x1bOB', 2), ('\x1b[A', 1), ('\x1b[6~', 1 + n), ('\x1b[5~\x1b[A', 0), ('\x1b[F', m - n), ('\x1b[H', 0)):
+            t.type(keys)
+            grid = t.until_shown(f'rows {first + 1} to {first + n} of {m}' if first else f'and {m - n} more')
+            self.assertEqual(self.models(grid), order[first:first + n])
+            self.assertTrue(grid.text()[top].startswith('name ^'))
+        t.type('?')
+        t.until_shown('Columns that sort models')
+        t.type('x')
+        t.until_shown('name ^')
+        t.type('\t')
+        grid = t.until_shown(lambda g: 'waiting_job' in g.styled('7'))
+        self.assertIn('n waiting_job', grid.text()[-1])
+        t.type('q')
+        self.assertEqual(t.end(), 0)
+        self.assertTrue(t.said.rstrip().endswith(t.LEFT) and t.cooked)
+
+    def test_top_sizes(self):
+        t = self.top('--interval', '0.5', lines=60, columns=200)
+        for lines, columns in ((60, 200), (24, 80), (60, 200), (10, 40)):
+            if t.size != (lines, columns):
+                t.resize(lines, columns)
+            grid = t.until_shown(lambda g: g.text()[-1].startswith('q quit'))
+            text = grid.text()
+            self.assertEqual(len(next(line for line in text if '[' in line)), columns)  # the bar
+            self.assertEqual('requests' in ' '.join(text[:-1]), columns == 200)
+            if columns == 200:
+                self.assertLessEqual({f'model-with-a-name-{i}' for i in range(30)}, set(self.models(grid)))
+        t.type('q')
+        self.assertEqual((t.end(), t.cooked), (0, True))
+
+    def test_top_colors(self):
+        for env, colors in (({}, True), ({'TERM': 'screen-256color', 'NO_COLOR': ''}, True), ({'NO_COLOR': '1'}, False), ({'TERM': 'vt100'}, False)):
+            with self.subTest(env=env):
+                t = self.top('--count', '1', env=env)
+                self.assertEqual(t.end(), 0)
+                self.assertIn('running', ' '.join(t.shown().text()))
+                self.assertEqual('running' in t.shown().styled('32'), colors)
+                self.assertEqual(re.search(r'\x1b\[(1;)?3\dm', t.said) is not None, colors)
+                self.assertIn('per_second v', t.shown().styled('7'))
+        t = self.top(env={'TERM': 'dumb'})  # no cursor that moves: as without a terminal
+        self.assertEqual(t.end(), 0)
+        self.assertNotIn('\x1b', t.said)
+        self.assertEqual(t.said.count('hearth top'), 1)
+
+    def test_top_without_terminal(self):
+        self.assertEqual(self.ask('top').count('hearth top'), 1)
+        self.assertEqual(self.ask('top', '--interval', '0.1', '--count', '2').count('hearth top'), 2)
+        self.assertEqual(len(self.ask('--json', 'top').splitlines()), 1)
+
+    def test_top_server_gone(self):
+        daemon = tap.Daemon(BUILD)
+        t = Top('--server', f'ipc://{daemon.folder}/sock', 'top', '--interval', '0.2')
+        t.until_shown('no model is loaded')
+        daemon.stop()
+        self.assertTrue(any(piece.startswith('as it was: ') for piece in t.until_shown('as it was: ').styled('1;31')))
+        t.type('q')
+        self.assertEqual(t.end(), 0)
+        self.assertTrue(t.said.rstrip().endswith(t.LEFT) and t.cooked)
 
     def test_losses(self):
         path = FOLDER + '/losses.svg'

@@ -64,6 +64,9 @@ struct hth_cli {
     const char *environment; // $HEARTH_SERVER, or NULL
     const char *token;       // $HEARTH_TOKEN, or NULL
     const char *runtime_dir; // $XDG_RUNTIME_DIR, or NULL
+    const char *term;        // $TERM, or NULL
+    const char *no_color;    // $NO_COLOR, or NULL
+    const char *locale;      // of characters: $LC_ALL, $LC_CTYPE or $LANG, or NULL
     hearth *h;               // hth_cli_connect
 };
 

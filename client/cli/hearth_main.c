@@ -11,13 +11,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// The first that is set decides, as in setlocale.
+static const char *main_locale(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != 0) {
+            return value;
+        }
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     hth_cli c = {.commands = hth_commands,
                  .hidden = &hth_cmd_complete,
                  .environment = getenv("HEARTH_SERVER"),
                  .token = getenv("HEARTH_TOKEN"),
-                 .runtime_dir = getenv("XDG_RUNTIME_DIR")};
+                 .runtime_dir = getenv("XDG_RUNTIME_DIR"),
+                 .term = getenv("TERM"),
+                 .no_color = getenv("NO_COLOR"),
+                 .locale = main_locale()};
     if (!hth_terminal_guard()) {
         perror("hearth");
         return HTH_CLI_ERROR;

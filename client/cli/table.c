@@ -30,7 +30,7 @@ static int table_ends(const char *key, const char *with)
 }
 
 // Dates have a label of their own.
-static const char *table_label(const char *key)
+const char *hth_table_label(const char *key)
 {
     if (strcmp(key, "created_ns") == 0) {
         return "created";
@@ -54,7 +54,7 @@ static void table_text(const char *text, char *out, size_t cap)
 
 static void table_list(const json_t *json, char *out, size_t cap);
 
-static void table_cell(const char *key, const json_t *json, char *out, size_t cap)
+void hth_table_cell(const char *key, const json_t *json, char *out, size_t cap)
 {
     double x = json_number_value(json);
     if (json_is_string(json)) {
@@ -63,7 +63,7 @@ static void table_cell(const char *key, const json_t *json, char *out, size_t ca
         snprintf(out, cap, "%s", json_is_true(json) ? "yes" : "no");
     } else if (json_is_number(json) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
         hth_table_bytes(x, out, cap);
-    } else if (json_is_number(json) && table_label(key) != key) {
+    } else if (json_is_number(json) && hth_table_label(key) != key) {
         time_t t = x > 0 && x < 1e20 ? (time_t)(x / 1e9) : 0;
         struct tm tm;
         strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
@@ -85,7 +85,7 @@ static void table_list(const json_t *json, char *out, size_t cap)
     json_array_foreach(json, i, e)
     {
         char cell[TABLE_CELL];
-        table_cell("", e, cell, sizeof cell);
+        hth_table_cell("", e, cell, sizeof cell);
         if (used + strlen(cell) + 4 < cap) {
             used += (size_t)snprintf(out + used, cap - used, i > 0 ? ",%s" : "%s", cell);
         }
@@ -102,7 +102,7 @@ static bool table_is_table(const json_t *json)
 // table_key writes a key's label; how many columns it takes.
 static int table_key(const char *key, char *out, size_t cap)
 {
-    table_text(table_label(key), out, cap);
+    table_text(hth_table_label(key), out, cap);
     return hth_utf8_columns(out);
 }
 
@@ -130,7 +130,7 @@ static void table_rows(FILE *file, const json_t *rows)
         {
             for (int k = 0; k < n; k++) {
                 v = json_object_get(row, keys[k]);
-                table_cell(keys[k], v, cell, sizeof cell);
+                hth_table_cell(keys[k], v, cell, sizeof cell);
                 int w = hth_utf8_columns(cell), pad = hth_utf8_pad(cell, width[k]);
                 if (pass == 0) {
                     width[k] = w > width[k] ? w : width[k];
@@ -157,7 +157,7 @@ void hth_table_print(FILE *file, const json_t *doc)
         return;
     }
     if (!json_is_object(doc)) {
-        table_cell("", doc, cell, sizeof cell);
+        hth_table_cell("", doc, cell, sizeof cell);
         fprintf(file, "%s\n", cell);
         return;
     }
@@ -176,7 +176,7 @@ void hth_table_print(FILE *file, const json_t *doc)
                 fprintf(file, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", label);
                 hth_table_print(file, v);
             } else if (!section && sections == 0) {
-                table_cell(key, v, cell, sizeof cell);
+                hth_table_cell(key, v, cell, sizeof cell);
                 fprintf(file, "%-*s  %s\n", hth_utf8_pad(label, width), label, cell);
             }
         }

@@ -4,9 +4,10 @@
 // command.
 #include "client/cli/cmd.h"
 
-#include "client/cli/screen.h"
-#include "client/terminal.h"
-#include "client/cli/top_sample.h"
+#include "client/cli/top/page.h"
+#include "client/cli/top/screen.h"
+#include "client/cli/top/top_sample.h"
+#include "client/cli/top/top_view.h"
 
 #include "base/clock.h"
 
@@ -15,7 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TOP_JOBS 16 // that run and whose documents are asked for
+#define TOP_JOBS  16 // that run and whose documents are asked for
+#define TOP_LINES 24 // of a terminal that does not say how many it has
 
 static json_t *top_ask(hth_cli *cli, const char *what, json_t *arguments)
 {
@@ -72,35 +74,37 @@ static json_t *top_sample(hth_cli *cli, const json_t *last)
     return sample;
 }
 
-static void top_show(const json_t *sample, const char *trouble)
+typedef struct top_state {
+    hth_cli *cli;
+    json_t *sample;    // the last one
+    char trouble[300]; // why there is no newer one, or ""
+    hth_top_view view;
+} top_state;
+
+static void top_show(top_state *top)
 {
     int lines, columns;
-    char title[400], when[40];
+    char title[60], when[40];
     time_t now = time(NULL);
     struct tm tm;
     hth_screen_size(&lines, &columns);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &tm));
-    const char *note = hth_screen_is_terminal() ? "q quits" : "";
-    note = trouble != NULL ? trouble : note;
-    snprintf(title, sizeof title, "hearth top  %s%s%s", when, note[0] != 0 ? "  " : "", note);
-    bool terminal = hth_screen_is_terminal() && lines != INT_MAX;
-    json_t *plain = json_deep_copy(sample);
-    hth_terminal_plain(plain);
-    char *body = hth_top_text(plain, terminal ? lines - 1 : INT_MAX, columns);
-    size_t cap = strlen(title) + (body != NULL ? strlen(body) : 0) + 2;
-    char *text = malloc(cap);
-    if (body != NULL && text != NULL) {
-        snprintf(text, cap, "%s\n%s", title, body);
-        if (hth_screen_is_terminal()) {
-            hth_top_cut(text, lines, columns);
+    snprintf(title, sizeof title, "hearth top  %s", when);
+    if (hth_screen_is_terminal()) {
+        lines = lines != INT_MAX ? lines : TOP_LINES;
+        const char *trouble = top->trouble[0] != 0 ? top->trouble : NULL;
+        char *text = hth_top_page(top->sample, &top->view, title, trouble, lines, columns);
+        if (text != NULL) {
             hth_screen_show(text);
-        } else {
-            printf("%s\n", text);
         }
+        free(text);
+        return;
+    }
+    char *text = hth_top_text(top->sample, columns);
+    if (text != NULL) {
+        printf("%s\n%s\n", title, text);
     }
     free(text);
-    free(body);
-    json_decref(plain);
 }
 
 static void top_print(const json_t *sample)
@@ -112,52 +116,64 @@ static void top_print(const json_t *sample)
     free(text);
 }
 
-// One sample, shown; `sample` is the last one. The exit code. *read: somebody reads what is
-// written.
-static int top_once(hth_cli *cli, json_t **sample, bool *read)
+// One sample, shown. The exit code. *read: somebody reads what is written.
+static int top_once(top_state *top, bool *read)
 {
-    char trouble[300] = "";
-    bool terminal = hth_screen_is_terminal();
-    json_t *next = top_sample(cli, *sample);
+    json_t *next = top_sample(top->cli, top->sample);
+    top->trouble[0] = 0;
     if (next != NULL) {
-        json_decref(*sample);
-        *sample = next;
-    } else if (*sample == NULL || !terminal) {
+        json_decref(top->sample);
+        top->sample = next;
+    } else if (top->sample == NULL || !hth_screen_is_terminal()) {
         return HTH_CLI_ERROR;
     } else {
-        snprintf(trouble, sizeof trouble, "as it was: %s", hearth_error());
+        snprintf(top->trouble, sizeof top->trouble, "as it was: %s", hearth_error());
     }
-    if (hth_cli_json(cli)) {
-        top_print(*sample);
+    if (hth_cli_json(top->cli)) {
+        top_print(top->sample);
     } else {
-        top_show(*sample, trouble[0] != 0 ? trouble : NULL);
+        top_show(top);
     }
     *read = fflush(stdout) == 0;
     return HTH_CLI_OK;
 }
 
-static int top_run(hth_cli *cli, double interval, int64_t count)
+// top_wait waits until `until`, and does meanwhile what is typed. false: the end is wanted.
+static bool top_wait(top_state *top, uint64_t until)
 {
-    json_t *sample = NULL;
+    for (;;) {
+        int key;
+        uint64_t now = hth_now_ns();
+        hth_screen_event event = hth_screen_pause(until > now ? until - now : 0, &key);
+        bool show = event == HTH_SCREEN_RESIZED;
+        if (event == HTH_SCREEN_QUIT || key == 'q' || key == 'Q') {
+            return false;
+        }
+        if (event == HTH_SCREEN_TIME) {
+            return true;
+        }
+        if (event == HTH_SCREEN_KEY) {
+            show = hth_top_view_key(&top->view, key);
+        }
+        if (show && hth_screen_is_terminal()) {
+            top_show(top);
+        }
+    }
+}
+
+// count 0: until the end is wanted.
+static int top_run(top_state *top, double interval, int64_t count)
+{
     int rv = HTH_CLI_OK;
     bool goes_on = true;
     uint64_t step = (uint64_t)(interval * 1e9), next = hth_now_ns();
     for (int64_t n = 1; goes_on; n++) {
-        hth_screen_event event = HTH_SCREEN_RESIZED;
-        rv = top_once(cli, &sample, &goes_on);
-        goes_on = goes_on && rv == HTH_CLI_OK && n != count;
-        next += step;
-        while (goes_on && event == HTH_SCREEN_RESIZED) {
-            uint64_t now = hth_now_ns();
-            next = next > now ? next : now; // a late sample moves those after it
-            event = hth_screen_pause(next - now);
-            if (event == HTH_SCREEN_RESIZED && hth_screen_is_terminal()) {
-                top_show(sample, NULL);
-            }
-        }
-        goes_on = goes_on && event != HTH_SCREEN_QUIT;
+        rv = top_once(top, &goes_on);
+        uint64_t now = hth_now_ns();
+        next = next + step > now ? next + step : now; // a late sample moves those after it
+        goes_on = goes_on && rv == HTH_CLI_OK && n != count && top_wait(top, next);
     }
-    json_decref(sample);
+    json_decref(top->sample);
     return rv;
 }
 
@@ -166,25 +182,34 @@ static int cmd_top(hth_cli *cli)
     const json_t *given = json_object_get(cli->options, "interval");
     double interval = given != NULL ? json_number_value(given) : 1;
     int64_t count = hth_cli_int(cli, "count", 0);
+    bool counted = json_object_get(cli->options, "count") != NULL;
     if (!(interval >= 0.1 && interval <= 3600)) {
         return hth_cli_usage("--interval is a number of seconds from 0.1 to 3600");
     }
-    if (count < 0 || (count == 0 && json_object_get(cli->options, "count") != NULL)) {
+    if (count < 0 || (count == 0 && counted)) {
         return hth_cli_usage("--count is a number from 1");
     }
     int rv = hth_cli_connect(cli);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    hth_screen_open(!hth_cli_json(cli));
-    rv = top_run(cli, interval, count);
+    top_state top = {.cli = cli};
+    hth_top_view_init(&top.view);
+    hth_screen_open(!hth_cli_json(cli) && hth_page_moves(cli->term));
+    top.view.styles = hth_screen_is_terminal();
+    top.view.colors = hth_page_colors(cli->term, cli->no_color);
+    top.view.utf8 = hth_page_utf8(cli->locale);
+    if (!hth_screen_is_terminal() && given == NULL && !counted) {
+        count = 1;
+    }
+    rv = top_run(&top, interval, count);
     hth_screen_close();
     return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
 }
 
 static const hth_option top_options[] = {
     {"interval", HTH_OPTION_REAL, "S", "seconds between updates (1)"},
-    {"count", HTH_OPTION_INT, "N", "exit after N updates"},
+    {"count", HTH_OPTION_INT, "N", "exit after N updates (without a terminal 1)"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
 const hth_command hth_cmd_top = {
@@ -198,8 +223,10 @@ const hth_command hth_cmd_top = {
     "its "
     "weight among the tenants with jobs.\n"
     "Requests per second and samples per batch are since the previous update, percentiles over the "
-    "last minute.\n"
-    "q or Ctrl-C quits. Without a terminal each update is a block of text, with --json a line.",
+    "last minute, from 30 requests on.\n"
+    "q or Ctrl-C quits, ? shows the keys that sort and scroll; NO_COLOR turns colors off. Without "
+    "a terminal it prints once, with --interval or --count again and again: text, or with --json "
+    "a line.",
     0,
     0,
     top_options,

@@ -3,11 +3,13 @@
 // carries the counters that rates are made of. The parts of a device's memory add up to its budget
 // to the byte: what the ledger does not name is "other". Lists are ordered for a terminal that cuts
 // them: models by their requests a second.
-#include "client/cli/top_sample.h"
+#include "client/cli/top/top_sample.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define TOP_PERCENTILES 30
 
 const hth_top_part hth_top_parts[HTH_TOP_PARTS] = {{"private_weight_bytes", "private", 'P'},
                                                    {"shared_weight_bytes", "shared", 'S'},
@@ -78,9 +80,10 @@ static json_t *top_device(const json_t *json, const json_t *stats)
     return out;
 }
 
+// Of fewer requests than TOP_PERCENTILES a percentile says which of them was the slowest, at most.
 static json_t *top_ms(const json_t *json, const char *key)
 {
-    return top_int(json, "requests") > top_int(json, "failures")
+    return top_int(json, "requests") - top_int(json, "failures") >= TOP_PERCENTILES
                ? json_real((double)top_int(json, key) / 1e6)
                : json_null();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/cli/top_sample.h - what `hearth top` shows: one sample of a server, from the answers to
-// the questions "devices", "stats", "latency", "jobs", "job" and "shares", and how it is written
-// for people.
+// client/cli/top/top_sample.h - what `hearth top` shows: one sample of a server, from the answers
+// to the questions "devices", "stats", "latency", "jobs", "job" and "shares", and how it is
+// written for people.
 #ifndef HTH_CLIENT_CLI_TOP_SAMPLE_H
 #define HTH_CLIENT_CLI_TOP_SAMPLE_H
 
@@ -42,14 +42,9 @@ extern const hth_top_part hth_top_parts[HTH_TOP_PARTS];
 // "waiting", "models", "tenants". The caller owns them. hth_top_rows_drop removes a column.
 json_t *hth_top_rows(const json_t *sample, const char *key);
 void hth_top_rows_drop(json_t *rows, const char *key);
-// hth_top_text writes a sample: devices with a bar of their memory, jobs at work, jobs that wait,
-// models, tenants.
-// `columns` is the width of a bar. With `lines` (else INT_MAX) the text has so many at most and
-// columns as wide: tables lose the columns that say least, then rows from their end, and say how
-// many. The caller frees it with free(). NULL: no memory.
-char *hth_top_text(const json_t *sample, int lines, int columns);
-// hth_top_cut shortens a text to `lines` lines of `columns` columns; what a terminal would obey
-// becomes '?'. `text` is changed.
-void hth_top_cut(char *text, int lines, int columns);
+// hth_top_text writes a whole sample where there is no terminal: devices with a bar of their
+// memory of `columns` columns, jobs at work, models, jobs that wait, tenants. (On a terminal:
+// top_view.h.) The caller frees it with free(). NULL: no memory.
+char *hth_top_text(const json_t *sample, int columns);
 
 #endif

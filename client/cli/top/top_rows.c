@@ -3,7 +3,7 @@
 // of, and the jobs that wait. A server that does not know the question is asked for its jobs only.
 // And the rows of the tables: a sample's lists with what people read, in the order of the columns.
 // Counters that only the next sample needs are left out, shares are in per cent.
-#include "client/cli/top_sample.h"
+#include "client/cli/top/top_sample.h"
 
 #include <string.h>
 

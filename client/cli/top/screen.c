@@ -3,10 +3,14 @@
 // look at the flags and the wait; one that another thread got wakes the main thread by SIGWINCH.
 // What handlers do besides that, write, tcsetattr and pthread_kill, POSIX allows them. The flags
 // are atomic because a handler may run on any thread.
-#include "client/cli/screen.h"
+//
+// Not ncurses: it would add a library for a screen that is written as a whole, and its handlers
+// neither give the terminal back at once nor know of our filter.
+#include "client/cli/top/screen.h"
+
+#include "client/cli/top/keys.h"
 
 #include "base/clock.h"
-#include "base/utf8.h"
 
 #include <limits.h>
 #include <poll.h>
@@ -14,6 +18,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -22,14 +27,21 @@
 #define SCREEN_COLUMNS 80
 // The alternate screen and no cursor, and the way back.
 #define SCREEN_ENTER "\033[?1049h\033[?25l\033[H\033[2J"
-#define SCREEN_LEAVE "\033[?25h\033[?1049l"
+#define SCREEN_LEAVE "\033[?2026l\033[0m\033[?25h\033[?1049l"
+// What is between these is shown at once, by terminals that know them.
+#define SCREEN_BEGIN "\033[?2026h\033[H"
+#define SCREEN_END   "\033[?2026l"
 
-static const int screen_ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+static const int screen_ends[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                  SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU};
+static const int screen_crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct {
     bool terminal;
     struct termios before;
     pthread_t main;
     atomic_bool taken, quit, resized;
+    char typed[64]; // and not yet taken
+    size_t n_typed;
 } screen;
 
 static void screen_put(const char *text, size_t n)
@@ -47,8 +59,8 @@ static void screen_put(const char *text, size_t n)
 static void screen_leave(void)
 {
     if (atomic_exchange(&screen.taken, false)) {
-        screen_put(SCREEN_LEAVE, sizeof SCREEN_LEAVE - 1);
         tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
+        screen_put(SCREEN_LEAVE, sizeof SCREEN_LEAVE - 1);
     }
 }
 
@@ -82,6 +94,12 @@ static void screen_on_end(int number)
     screen_wake();
 }
 
+// The instruction that crashed, or abort, does so again, with the default action.
+static void screen_on_crash(int number)
+{
+    screen_leave();
+}
+
 static void screen_on_size(int number)
 {
     screen.resized = true;
@@ -95,6 +113,22 @@ static void screen_set(int number, void (*handler)(int), int flags)
     sigaction(number, &act, NULL);
 }
 
+// screen_crash has crashes give the terminal back, where nobody else looks at them (a sanitizer).
+static void screen_crash(bool open)
+{
+    for (size_t i = 0; i < sizeof screen_crashes / sizeof screen_crashes[0]; i++) {
+        struct sigaction now;
+        if (sigaction(screen_crashes[i], NULL, &now) != 0) {
+            continue;
+        }
+        if (open && now.sa_handler == SIG_DFL) {
+            screen_set(screen_crashes[i], screen_on_crash, (int)SA_RESETHAND);
+        } else if (!open && now.sa_handler == screen_on_crash) {
+            screen_set(screen_crashes[i], SIG_DFL, 0);
+        }
+    }
+}
+
 void hth_screen_open(bool terminal)
 {
     screen.main = pthread_self();
@@ -106,6 +140,7 @@ void hth_screen_open(bool terminal)
     screen.terminal = terminal && isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1 &&
                       tcgetattr(STDIN_FILENO, &screen.before) == 0;
     if (screen.terminal && !screen.quit) {
+        screen_crash(true);
         screen_take();
     }
 }
@@ -115,6 +150,7 @@ void hth_screen_close(void)
     for (size_t i = 0; i < sizeof screen_ends / sizeof screen_ends[0]; i++) {
         screen_set(screen_ends[i], SIG_DFL, 0);
     }
+    screen_crash(false);
     screen_leave();
 }
 
@@ -131,38 +167,62 @@ void hth_screen_size(int *lines, int *columns)
     *lines = known && w.ws_row > 0 ? w.ws_row : INT_MAX;
 }
 
-// Lines are overwritten and what is after them is cleared: nothing flickers. After a line as wide
-// as the terminal the cursor is still in its last column, which would be cleared.
-void hth_screen_show(const char *text)
+// screen_frame is the text with what clears the rest of each line in front of it, and in front of
+// the last the rest of the screen: after a line as wide as the terminal the cursor is still in its
+// last column, which would be cleared. The caller frees it; NULL: no memory.
+static char *screen_frame(const char *text, size_t *bytes)
 {
-    if (!screen.taken) {
-        return;
+    char *frame = NULL;
+    FILE *f = open_memstream(&frame, bytes);
+    if (f == NULL) {
+        return NULL;
     }
-    int lines, columns;
-    hth_screen_size(&lines, &columns);
-    screen_put("\033[H", 3);
-    for (const char *line = text; *line != 0 && screen.taken;) {
+    fputs(SCREEN_BEGIN, f);
+    for (const char *line = text; *line != 0;) {
         size_t n = strcspn(line, "\n");
-        screen_put(line, n);
-        if (hth_utf8_fit(line, columns - 1) >= n) {
-            screen_put("\033[K", 3);
-        }
-        line += n;
-        if (*line == '\n' && *++line != 0) {
-            screen_put("\r\n", 2);
-        }
+        bool last = line[n] == 0 || line[n + 1] == 0;
+        fprintf(f, "%s%.*s", last ? "\033[J" : "\033[K", (int)n, line);
+        fputs(last ? "" : "\r\n", f);
+        line += n + (line[n] == '\n');
     }
-    if (screen.taken) {
-        screen_put("\033[J", 3);
+    fputs(SCREEN_END, f);
+    if (fclose(f) != 0) {
+        free(frame);
+        return NULL;
     }
+    return frame;
 }
 
-// screen_keys reads what was typed. true: the end is wanted.
-static bool screen_keys(void)
+void hth_screen_show(const char *text)
 {
-    char key[64];
-    ssize_t n = read(STDIN_FILENO, key, sizeof key);
-    return n < 0 || memchr(key, 'q', (size_t)n) != NULL || memchr(key, 'Q', (size_t)n) != NULL;
+    size_t bytes;
+    char *frame = screen.taken ? screen_frame(text, &bytes) : NULL;
+    for (size_t at = 0; frame != NULL && at < bytes && screen.taken;) {
+        ssize_t w = write(STDOUT_FILENO, frame + at, bytes - at);
+        at = w > 0 ? at + (size_t)w : bytes;
+    }
+    free(frame);
+}
+
+// screen_read reads what was typed. false: the terminal is gone.
+static bool screen_read(void)
+{
+    if (screen.n_typed == sizeof screen.typed) {
+        screen.n_typed = 0;
+    }
+    ssize_t n =
+        read(STDIN_FILENO, screen.typed + screen.n_typed, sizeof screen.typed - screen.n_typed);
+    screen.n_typed += n > 0 ? (size_t)n : 0;
+    return n >= 0;
+}
+
+// screen_key takes the first key of what was typed. false: there is none.
+static bool screen_key(int *key)
+{
+    size_t n = hth_key_next(screen.typed, screen.n_typed, key);
+    screen.n_typed -= n;
+    memmove(screen.typed, screen.typed + n, screen.n_typed);
+    return n > 0;
 }
 
 // screen_mask blocks the signals that are waited for, or has them as they were.
@@ -182,21 +242,32 @@ static void screen_mask(int how, sigset_t *before)
     }
 }
 
-hth_screen_event hth_screen_pause(uint64_t ns)
+// screen_wait waits for a key, a signal, or the time; `open`: the signals that come meanwhile.
+static hth_screen_event screen_wait(uint64_t until, const sigset_t *open, int *key)
 {
-    uint64_t until = hth_now_ns() + ns, now;
-    hth_screen_event event = HTH_SCREEN_TIME;
-    sigset_t before;
-    screen_mask(SIG_BLOCK, &before);
-    while (!screen.quit && !screen.resized && event == HTH_SCREEN_TIME &&
-           (now = hth_now_ns()) < until) {
+    while (!screen_key(key)) {
+        uint64_t now = hth_now_ns(), ns = now < until ? until - now : 0;
         struct pollfd in = {STDIN_FILENO, POLLIN, 0};
-        struct timespec left = {(time_t)((until - now) / 1000000000u),
-                                (long)((until - now) % 1000000000u)};
-        int n = ppoll(&in, screen.terminal ? 1 : 0, &left, &before);
-        if (n > 0 && ((in.revents & (POLLHUP | POLLERR)) != 0 || screen_keys())) {
-            event = HTH_SCREEN_QUIT;
+        struct timespec left = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+        int n = ppoll(&in, screen.terminal ? 1 : 0, &left, open);
+        if (n > 0 && ((in.revents & (POLLHUP | POLLERR)) != 0 || !screen_read())) {
+            return HTH_SCREEN_QUIT;
         }
+        if (n == 0 || screen.quit || screen.resized) {
+            return HTH_SCREEN_TIME;
+        }
+    }
+    return HTH_SCREEN_KEY;
+}
+
+hth_screen_event hth_screen_pause(uint64_t ns, int *key)
+{
+    sigset_t before;
+    *key = 0;
+    screen_mask(SIG_BLOCK, &before);
+    hth_screen_event event = HTH_SCREEN_TIME;
+    if (!screen.quit && !screen.resized) {
+        event = screen_wait(hth_now_ns() + ns, &before, key);
     }
     if (screen.quit) {
         event = HTH_SCREEN_QUIT;
