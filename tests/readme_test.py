@@ -13,6 +13,8 @@ import unittest
 
 import tap
 
+tap.need_numpy()
+
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -48,9 +50,9 @@ class Readme(unittest.TestCase):
         """What each of the commands says, typed in a folder and at a port of this test's own instead of the printed ones."""
         own, own_port = tempfile.mkdtemp(prefix='hearth-readme-'), str(tap.free_port())
         self.addCleanup(shutil.rmtree, own, True)
-        script = ['set -e', 'trap \'kill $server; wait $server\' EXIT']
+        script = ['set -e', 'trap \'[ -z "$server" ] || { kill $server; wait $server; }\' EXIT']
         for n, (command, _) in enumerate(commands):
-            command = command.replace(folder, own).replace(port, own_port).replace('$PWD/build', BUILD)
+            command = command.replace(folder, own).replace(port, own_port).replace('$PWD/build', BUILD).replace('python3 -c', sys.executable + ' -c')
             if command.startswith('hearthd '):  # what follows is typed once it says that it is ready
                 self.assertTrue(command.endswith(' &'), command)
                 command = f'mkfifo {own}/said; {command[:-1]} >{own}/said & server=$!; head -n 1 {own}/said'
