@@ -73,6 +73,7 @@ typedef enum hth_argument_type {
     X(LR,               "lr",               HTH_ARGUMENT_ANY)                                      \
     X(MAX,              "max",              HTH_ARGUMENT_ANY)                                      \
     X(MEAN,             "mean",             HTH_ARGUMENT_ANY)                                      \
+    X(METADATA,         "metadata",         HTH_ARGUMENT_SWITCH)                                   \
     X(MINE,             "mine",             HTH_ARGUMENT_SWITCH)                                   \
     X(MODEL,            "model",            HTH_ARGUMENT_TEXT)                                     \
     X(MOMENTUM,         "momentum",         HTH_ARGUMENT_ANY)                                      \
@@ -212,7 +213,7 @@ enum {
     X(LATENCY, latency, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, all, latency,       \
       HTH_TAKES(ON), 0)                                                                            \
     X(MODEL, model, HTH_NEED_ANY, HTH_COMMAND_SHORT | HTH_COMMAND_AT_ONCE, one, first,             \
-      HTH_TAKES_MODEL | HTH_TAKES(KEEP), HTH_TAKES(MODEL))                                         \
+      HTH_TAKES_MODEL | HTH_TAKES(KEEP) | HTH_TAKES(METADATA), HTH_TAKES(MODEL))                   \
     X(PLAN, plan, HTH_NEED_JOB, HTH_COMMAND_LONG, one, first,                                      \
       HTH_TAKES_STEP | HTH_TAKES(OUT) | HTH_TAKES(PROBLEM), 0)                                     \
     X(PRECISION, precision, HTH_NEED_MODEL, HTH_COMMAND_SHORT, having, first,                      \

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "device/plugin.h"
 #include "device/quota.h"
+#include "graph/onnx/onnx.h"
 #include "runtime/precision.h"
 #include "runtime/query_latency.h"
 #include "runtime/tenants/tenant.h"
@@ -52,7 +53,29 @@ static void query_describe(const query *q, const hth_model *model, json_t **out)
     }
 }
 
+// query_metadata_add adds an entry of the model's metadata that is a text to the object `ctx`; of
+// several with one key the first counts.
+static void query_metadata_add(void *ctx, hth_onnx_text key, hth_onnx_text value)
+{
+    bool text = memchr(key.text, 0, key.bytes) == NULL &&
+                memchr(value.text, 0, value.bytes) == NULL; // JSON could hold zeros, few readers do
+    char *name = text ? hth_strndup(key.text, key.bytes) : NULL;
+    if (name != NULL && json_object_get(ctx, name) == NULL) {
+        json_object_set_new(ctx, name, json_stringn(value.text, value.bytes)); // NULL: no UTF-8
+    }
+    hth_free(name);
+}
+
+static void query_metadata(const hth_model *model, json_t *doc)
+{
+    json_t *metadata = json_object();
+    hth_onnx_metadata(model->manifest.skeleton, model->manifest.skeleton_bytes, query_metadata_add,
+                      metadata);
+    json_object_set_new(doc, "metadata", metadata);
+}
+
 // query_model describes a model. "keep": false: one that was not loaded before is not loaded after.
+// "metadata": what its file says of it, too, which may be long.
 static hth_err query_model(query *q, json_t **out)
 {
     hth_model *m;
@@ -63,6 +86,9 @@ static hth_err query_model(query *q, json_t **out)
     uint64_t loaded = q->ms->loaded;
     HTH_TRY(query_find_model(q, &m));
     query_describe(q, m, out);
+    if (json_is_true(json_object_get(q->args, "metadata"))) {
+        query_metadata(m, *out);
+    }
     if (json_is_false(keep) && q->ms->loaded != loaded && m->refs == 0) {
         hth_model_drop(q->ms, m);
     }

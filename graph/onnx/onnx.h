@@ -68,6 +68,20 @@ hth_err hth_onnx_tensor_read(const hth_onnx_file *file, int i, uint64_t offset, 
                              size_t n);
 const void *hth_onnx_skeleton(const hth_onnx_file *file, size_t *bytes);
 
+// What a model's author says of it, ModelProto.metadata_props, stays in the skeleton, and so in
+// what is exported of it: entries up to HTH_ONNX_METADATA bytes in all; what has no room is left
+// out.
+// hth_onnx_metadata calls `fn` for each entry, in the file's order. Texts are borrowed, not
+// terminated, and may be any bytes; keys may repeat. An entry that is damaged is left out. No
+// allocation; any thread.
+#define HTH_ONNX_METADATA ((size_t)1 << 20)
+typedef struct hth_onnx_text {
+    const char *text;
+    size_t bytes;
+} hth_onnx_text;
+typedef void (*hth_onnx_metadata_fn)(void *ctx, hth_onnx_text key, hth_onnx_text value);
+void hth_onnx_metadata(const void *skeleton, size_t bytes, hth_onnx_metadata_fn fn, void *ctx);
+
 // hth_onnx_load builds the model graph from a skeleton and the initializers' contents: tensors[i]
 // belongs to the i-th initializer of the skeleton (hth_onnx_tensor_at's order); each gets one more
 // reference. Refuses unknown operators, versions, dtypes by node name, operator and opset;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a model file: one walk over the wire format finds every initializer's bytes where they
-// lie and copies everything else into the skeleton. What the loader never reads (documentation,
-// metadata, quantization notes) is left out, and a large Constant node becomes an initializer, so
-// the skeleton stays small and weights are found once.
+// lie and copies everything else into the skeleton. What nobody reads (documentation, metadata of
+// graphs and nodes, quantization notes) is left out, and a large Constant node becomes an
+// initializer, so the skeleton stays small and weights are found once.
 //
 // Large tensors stay in their files, so opening costs time by the number of nodes and not by the
 // number of bytes (onnx_impl.h).
@@ -29,7 +29,6 @@ const hth_onnx_limits hth_onnx_default_limits = {
 enum { // fields of the messages that are walked
     M_DOC = 6,
     M_GRAPH = HTH_ONNX_M_GRAPH,
-    M_METADATA = 14,
     M_TRAINING = HTH_ONNX_M_TRAINING,
     G_NODE = HTH_ONNX_G_NODE,
     G_INITIALIZER = HTH_ONNX_G_INITIALIZER,
@@ -55,6 +54,7 @@ struct hth_onnx_file {
     void **owned; // owned[i]: tensors[i]'s converted bytes, or NULL
     int n_tensors, cap_tensors, cap_owned;
     int n_nodes;
+    size_t metadata_bytes; // that are in the skeleton
     hth_wire_buffer skeleton;
 };
 
@@ -252,6 +252,16 @@ static hth_err open_graph(hth_onnx_file *file, hth_span message)
     return err;
 }
 
+// open_metadata keeps an entry of the model's metadata, while there is room.
+static void open_metadata(hth_onnx_file *file, const hth_wire_field *field)
+{
+    if (field->type == HTH_WIRE_BYTES &&
+        field->whole.bytes <= HTH_ONNX_METADATA - file->metadata_bytes) {
+        file->metadata_bytes += field->whole.bytes;
+        hth_wire_put(&file->skeleton, field->whole);
+    }
+}
+
 static hth_err open_walk(hth_onnx_file *file, hth_span message)
 {
     hth_wire_field field;
@@ -262,8 +272,9 @@ static hth_err open_walk(hth_onnx_file *file, hth_span message)
                 return open_corrupt("it has more than one graph");
             }
             HTH_TRY(open_graph(file, field.payload));
-        } else if (field.number != M_DOC && field.number != M_METADATA &&
-                   field.number != M_TRAINING) {
+        } else if (field.number == HTH_ONNX_M_METADATA) {
+            open_metadata(file, &field);
+        } else if (field.number != M_DOC && field.number != M_TRAINING) {
             hth_wire_put(&file->skeleton, field.whole);
         }
     }

@@ -10,6 +10,7 @@
 // Fields that more than one of those who read and write models know.
 enum {
     HTH_ONNX_M_GRAPH = 7,
+    HTH_ONNX_M_METADATA = 14,
     HTH_ONNX_M_TRAINING = 20,
     HTH_ONNX_G_NODE = 1,
     HTH_ONNX_G_INITIALIZER = 5,

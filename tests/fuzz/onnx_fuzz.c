@@ -35,6 +35,16 @@ static void fuzz_follow(hth_graph *graph)
     }
 }
 
+// Texts of metadata lie in the skeleton, all of them apart from each other.
+static void fuzz_entry(void *ctx, hth_onnx_text key, hth_onnx_text value)
+{
+    size_t *left = ctx;
+    if (key.bytes + value.bytes > *left) {
+        abort();
+    }
+    *left -= key.bytes + value.bytes;
+}
+
 typedef struct fuzz_file {
     const hth_onnx_file *from; // NULL: of a skeleton without tensors' bytes
     char *data;
@@ -102,6 +112,8 @@ static void fuzz_load(const hth_onnx_file *file, const hth_onnx_limits *limits)
     size_t bytes;
     int n = hth_onnx_n_tensors(file);
     const void *skeleton = hth_onnx_skeleton(file, &bytes);
+    size_t left = bytes;
+    hth_onnx_metadata(skeleton, bytes, fuzz_entry, &left);
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     hth_graph *g = NULL;
     for (int i = 0; i < n; i++) {
@@ -139,6 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         hth_onnx_close(f);
     }
     // The skeleton that a store gives back may be damaged, too: the same bytes as one.
+    size_t left = bytes;
+    hth_onnx_metadata(data, bytes, fuzz_entry, &left);
     hth_onnx_load(data, bytes, NULL, 0, &limits, &g);
     hth_graph_free(g);
     fuzz_file to = {.from = NULL};
