@@ -28,6 +28,16 @@ const hth_dtype_names *hth_dtype_names_of(int dtype)
     return NULL;
 }
 
+const hth_dtype_names *hth_dtype_of_name(const char *name)
+{
+    for (size_t i = 0; i < DTYPE_ROWS; i++) {
+        if (strcmp(dtype_table[i].name, name) == 0) {
+            return &dtype_table[i];
+        }
+    }
+    return NULL;
+}
+
 const hth_dtype_names *hth_dtype_of_npy(const char *descr)
 {
     for (size_t i = 0; i < DTYPE_ROWS; i++) {
@@ -84,6 +94,25 @@ static double dtype_half(uint16_t h)
         v = ldexp(1 + m, exponent - 15);
     }
     return h & 0x8000 ? -v : v;
+}
+
+uint16_t hth_dtype_half(double v)
+{
+    uint16_t sign = signbit(v) ? 0x8000 : 0;
+    double a = fabs(v);
+    int exponent;
+    if (isnan(v)) {
+        return 0x7e00;
+    }
+    if (a >= 65520) { // half a step above the largest one
+        return sign | 0x7c00;
+    }
+    (void)frexp(a, &exponent); // a is in [2^(exponent - 1), 2^exponent)
+    exponent = a < ldexp(1, -14) ? -14 : exponent - 1;
+    // In steps of this exponent: 1,024 to 2,048 of them, of subnormal numbers fewer. What rounds up
+    // to 2,048 carries into the exponent's bits.
+    long steps = lrint(ldexp(a, 10 - exponent));
+    return (uint16_t)(sign | (((exponent + 14) << 10) + steps));
 }
 
 static double dtype_bfloat(uint16_t h)

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define NPY_MAX_HEADER 65536u
-#define NPY_MAX_FILE   ((size_t)64 << 30)
 
 static const char npy_magic[6] = "\x93NUMPY";
 
@@ -199,37 +198,46 @@ void hth_npy_transpose(const hearth_tensor *tensor, uint8_t *out)
     }
 }
 
-// npy_begins ends the reading of what is no array, and reads no more than the array: a stream may
-// have no end.
-static hth_err npy_begins(const void *data, size_t n, size_t *end)
+bool hth_npy_is(const void *data, size_t bytes)
+{
+    return bytes >= sizeof npy_magic && memcmp(data, npy_magic, sizeof npy_magic) == 0;
+}
+
+hth_err hth_npy_begins(const void *data, size_t bytes, size_t *end)
 {
     hearth_tensor t;
     bool fortran;
     size_t start = 0;
-    HTH_TRY(hth_npy_describe(data, n, &t, &fortran, &start));
+    HTH_TRY(hth_npy_describe(data, bytes, &t, &fortran, &start));
     *end = t.bytes < SIZE_MAX - start ? start + t.bytes : SIZE_MAX;
     return HTH_OK;
 }
 
-hth_err hth_npy_read(const char *path, hearth_tensor *out)
+hth_err hth_npy_of(const char *shown, const void *file, size_t bytes, hearth_tensor *out)
 {
-    void *file;
-    size_t bytes;
     bool fortran;
-    memset(out, 0, sizeof *out);
-    HTH_TRY(hth_file_load_own(path, NPY_MAX_FILE, npy_begins, &file, &bytes));
     hth_err err = hth_npy_parse(file, bytes, out, &fortran);
     uint8_t *data = err == HTH_OK ? hth_alloc_aligned(out->bytes, 64) : NULL;
     if (err != HTH_OK) {
-        err = hth_err_prefix(err, "%s", path);
+        err = hth_err_prefix(err, "%s", shown);
     } else if (data == NULL) {
-        err = hth_no_memory("the array in %s", path);
+        err = hth_no_memory("the array in %s", shown);
     } else if (fortran) {
         hth_npy_transpose(out, data);
     } else {
         memcpy(data, out->data, out->bytes);
     }
     out->data = data;
+    return err;
+}
+
+hth_err hth_npy_read(const char *path, hearth_tensor *out)
+{
+    void *file;
+    size_t bytes;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_file_load_own(path, HTH_NPY_FILE, hth_npy_begins, &file, &bytes));
+    hth_err err = hth_npy_of(path, file, bytes, out);
     hth_free(file);
     return err;
 }

@@ -27,6 +27,13 @@ void hth_npy_transpose(const hearth_tensor *tensor, uint8_t *out);
 // standard input (hth_file_load_own). out->data is row-major, 64-byte aligned, and freed by
 // hth_free; out->name is NULL. What follows the array is not read.
 hth_err hth_npy_read(const char *path, hearth_tensor *out);
+// The steps of hth_npy_read, for those who learn from a file's bytes what it is: hth_npy_is looks
+// at its beginning; hth_npy_begins (hth_file_begins) ends the reading of what is no array, and
+// reads no more than the array, for a stream may have no end; hth_npy_of is what was read.
+#define HTH_NPY_FILE ((size_t)64 << 30) // most bytes of a file
+bool hth_npy_is(const void *data, size_t bytes);
+hth_err hth_npy_begins(const void *data, size_t bytes, size_t *end);
+hth_err hth_npy_of(const char *shown, const void *file, size_t bytes, hearth_tensor *out);
 // hth_npy_write replaces `path`. bfloat16, which numpy has not, is written as the 16-bit integers
 // of its pattern.
 hth_err hth_npy_write(const char *path, const hearth_tensor *tensor);

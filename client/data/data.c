@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "client/data/archive.h"
 #include "client/dtype.h"
 
 #include <jansson.h>
@@ -136,7 +137,7 @@ static const hth_data_reader *data_begins(const char *path, const uint8_t head[8
     if (n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0) {
         return &hth_data_npy;
     }
-    if (n >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0)) {
+    if (hth_archive_is(head, n)) {
         return &hth_data_npz;
     }
     if (data_ends(path, ".csv") || data_ends(path, ".tsv")) {

@@ -28,6 +28,11 @@ hth_err hth_jpeg_look(const void *data, size_t bytes, hth_image *out);
 hth_err hth_jpeg_decode(const void *data, size_t bytes, const hth_image *image, uint8_t *out);
 bool hth_png_is(const void *data, size_t bytes);
 bool hth_jpeg_is(const void *data, size_t bytes);
+// hth_image_is tells by the first bytes whether it is one of the two; hth_image_look and _decode
+// are those of the one that it is. HTH_EINVAL, of _decode HTH_EIO: it is neither.
+bool hth_image_is(const void *data, size_t bytes);
+hth_err hth_image_look(const void *data, size_t bytes, hth_image *out);
+hth_err hth_image_decode(const void *data, size_t bytes, const hth_image *image, uint8_t *out);
 
 // hth_image_limit refuses what is larger than the limits.
 hth_err hth_image_limit(uint64_t width, uint64_t height);

@@ -48,24 +48,6 @@ bool hth_data_is_image(const char *name)
 
 // ---- one file
 
-static hth_err image_look(const void *data, size_t n, hth_image *out)
-{
-    if (hth_png_is(data, n)) {
-        return hth_png_look(data, n, out);
-    }
-    return hth_jpeg_is(data, n) ? hth_jpeg_look(data, n, out)
-                                : hth_fail(HTH_EINVAL, "it is neither PNG nor JPEG");
-}
-
-static hth_err image_decode(const void *data, size_t n, const hth_image *image, uint8_t *out)
-{
-    if (hth_png_is(data, n)) {
-        return hth_png_decode(data, n, image, out);
-    }
-    return hth_jpeg_is(data, n) ? hth_jpeg_decode(data, n, image, out)
-                                : hth_fail(HTH_EIO, "it changed while it was read");
-}
-
 static hth_err image_path(const hth_data *data, const char *name, char **out)
 {
     *out = hth_asprintf("%s/%s", data->path, name);
@@ -110,7 +92,7 @@ static hth_err image_header(const hth_data *d, const char *name, hth_image *out)
         uint8_t *data;
         size_t n;
         HTH_TRY(image_load(d, name, whole ? IMAGES_FILE : IMAGES_FIRST, &data, &n));
-        err = image_look(data, n, out);
+        err = hth_image_look(data, n, out);
         hth_free(data);
         if (err != HTH_ECORRUPT || n < IMAGES_FIRST) {
             break;
@@ -274,7 +256,7 @@ static hth_err images_decode(images_set *set, const images_file *file, const uin
     if (own == NULL) {
         return hth_no_memory("a dataset");
     }
-    hth_err err = image_decode(data, n, &image, own);
+    hth_err err = hth_image_decode(data, n, &image, own);
     if (err == HTH_OK && !same) {
         err = hth_image_resample(own, &image, set->width, set->height, set->pixels);
     }

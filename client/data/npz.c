@@ -6,13 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "client/data/zip.h"
-#include "client/npy.h"
+#include "client/data/archive.h"
 
 #include <string.h>
 
-#define NPZ_HEAD    ((size_t)12 + 65536) // most bytes of a header
-#define NPZ_FORTRAN ((uint64_t)4 << 30)  // most of an array that is turned around
+#define NPZ_FORTRAN ((uint64_t)4 << 30) // most of an array that is turned around
 
 typedef struct npz_array {
     hth_stream stream;
@@ -36,18 +34,10 @@ static hth_err npz_turn(npz_array *array, const hearth_tensor *tensor)
                         "have more than %llu bytes",
                         array->stream.shown, (unsigned long long)NPZ_FORTRAN);
     }
-    hearth_tensor whole = *tensor;
     array->turned = hth_alloc((size_t)tensor->bytes + 1);
-    whole.data = hth_alloc((size_t)tensor->bytes + 1);
-    hth_err err =
-        array->turned != NULL && whole.data != NULL
-            ? hth_stream_read(&array->stream, array->start, whole.data, (size_t)tensor->bytes)
-            : hth_no_memory("a dataset");
-    if (err == HTH_OK && tensor->bytes > 0) {
-        hth_npy_transpose(&whole, array->turned);
-    }
-    hth_free(whole.data);
-    return err;
+    return array->turned != NULL
+               ? hth_array_turn(&array->stream, array->start, tensor, array->turned)
+               : hth_no_memory("a dataset");
 }
 
 // npz_array_open reads the header of an array and adds it; `bytes`: what there is of it in all.
@@ -57,26 +47,7 @@ static hth_err npz_array_open(hth_data *data, const char *name, uint64_t bytes)
     npz_array *a = &s->array[data->n_tensors];
     hearth_tensor t;
     bool fortran;
-    size_t got, start = 0;
-    uint8_t *head = hth_alloc(NPZ_HEAD);
-    hth_err err = head != NULL ? hth_stream_some(&a->stream, head, NPZ_HEAD, &got)
-                               : hth_no_memory("a dataset");
-    if (err == HTH_OK) {
-        err = hth_npy_describe(head, got, &t, &fortran, &start);
-    }
-    if (err == HTH_OK) {
-        hth_stream_head(&a->stream, head, start);
-    }
-    hth_free(head);
-    if (err != HTH_OK) {
-        return err == HTH_ENOMEM ? err : hth_err_prefix(err, "'%s'", a->stream.shown);
-    }
-    a->start = start;
-    if (bytes < start || t.bytes != bytes - start) {
-        return hth_fail(HTH_ECORRUPT, "'%s' claims an array of %llu bytes, but holds %llu",
-                        a->stream.shown, (unsigned long long)t.bytes,
-                        (unsigned long long)(bytes - start));
-    }
+    HTH_TRY(hth_array_head(&a->stream, bytes, &t, &fortran, &a->start));
     HTH_TRY(fortran ? npz_turn(a, &t) : HTH_OK);
     return hth_data_add(data, name, (int)t.dtype, t.rank, t.shape);
 }
@@ -168,12 +139,7 @@ static hth_err npz_members(hth_data *data, npz_set *set, const hth_zip_member *m
     for (int i = 0; i < n; i++) {
         npz_name(&member[i], n, name);
         HTH_TRY(npz_shown(set, hth_strdup(member[i].name), &shown));
-        hth_stream *stream = &set->array[i].stream;
-        hth_stream_init(stream, &set->file[0], shown, member[i].kind, member[i].from,
-                        member[i].packed);
-        stream->bytes = member[i].bytes;
-        stream->crc = member[i].crc;
-        stream->has_crc = true;
+        hth_array_member(&set->file[0], &member[i], shown, &set->array[i].stream);
         HTH_TRY(npz_array_open(data, name, member[i].bytes));
     }
     return HTH_OK;
