@@ -29,7 +29,7 @@ LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthread
 LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact planner/search memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train query process router) $(addprefix engine/train/,checkpoint data kmeans queue) \
-            client $(addprefix client/,data content infer jobs cli cli/top cli/commands) \
+            client $(addprefix client/,data content infer jobs cli cli/top cli/infer cli/commands) \
             server $(addprefix server/,net rpc http http/tensors http/repository http/trace http/dashboard http/remote daemon)
 CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu $(addprefix kernels/cpu/,kmeans winograd train)
 

@@ -76,7 +76,8 @@ room client/content $base graph graph/onnx/onnx.h client
 room client/cli/mpi client/hearth.h
 room client/cli $base client client/cli/mpi client/content client/data/data.h
 room client/cli/top $base client/cli/table.h
-room client/cli/commands $base client client/content client/data/data.h client/cli client/cli/top fair
+room client/cli/infer $base client client/cli client/data
+room client/cli/commands $base client client/content client/data/data.h client/cli client/cli/top client/cli/infer fair
 room server/net $base runtime runtime/tenants client
 room server/rpc $front graph/onnx
 http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard server/http/remote'

@@ -57,6 +57,11 @@ def graph(nodes, inputs, outputs, constants=()):
     return _model(made, [_value(*i) for i in inputs], [_value(*o) for o in outputs], [_constant(*c) for c in constants])
 
 
+def metadata(model, entries):
+    """The model with these entries of metadata_props."""
+    return model + b''.join(_bytes(14, _bytes(1, k.encode()) + _bytes(2, v.encode())) for k, v in entries.items())
+
+
 def identity(datatype='FP32', dims=('n',), pairs=1):
     """OUTPUTi = INPUTi; a dimension is a number or a name."""
     return _model([_bytes(1, b'INPUT%d' % i) + _bytes(2, b'OUTPUT%d' % i) + _bytes(4, b'Identity') for i in range(pairs)],

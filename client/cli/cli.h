@@ -47,6 +47,7 @@ typedef struct hth_command {
     int least, most; // arguments
     const hth_option *options;
     int (*run)(hth_cli *cli);
+    const char *examples; // command lines, each ends with '\n'; NULL: there are none
     bool helps;       // prints the help of the command that its argument names; run is not called
     bool destroys;    // a misspelt word is never corrected to it
     bool own_budget;  // --budget is a training step's; without it, an embedded device's

@@ -89,6 +89,19 @@ static void roff_options(const hth_option *option)
     printf(".El\n");
 }
 
+static void roff_examples(const char *lines)
+{
+    if (lines != NULL) {
+        printf(".Pp\nExamples:\n.Bd -literal -offset indent -compact\n");
+        for (const char *at = lines; *at != '\0'; at += strcspn(at, "\n") + 1) {
+            char line[200];
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+            roff_text(line);
+        }
+        printf(".Ed\n");
+    }
+}
+
 static void docs_commands(void)
 {
     printf(".Bl -tag -width 6n\n");
@@ -103,6 +116,7 @@ static void docs_commands(void)
         putchar('\n');
         roff_sentence(c->help);
         roff_options(c->options);
+        roff_examples(c->examples);
     }
     printf(".El\n");
 }

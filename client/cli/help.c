@@ -17,12 +17,21 @@ static void help_options(const char *title, const hth_option *option)
     }
 }
 
+static void help_examples(const char *lines)
+{
+    printf("%s", lines != NULL ? "\nExamples:\n" : "");
+    for (const char *at = lines; at != NULL && *at != 0; at += strcspn(at, "\n") + 1) {
+        printf("  %.*s\n", (int)strcspn(at, "\n"), at);
+    }
+}
+
 int hth_help_print(const hth_cli *cli, const hth_command *command)
 {
     if (command != NULL) {
         printf("usage: hearth %s%s%s\n\n%s\n", command->name, command->usage[0] != 0 ? " " : "",
                command->usage, command->help);
         help_options("\nOptions:\n", command->options);
+        help_examples(command->examples);
     } else {
         printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
         for (int i = 0; cli->commands[i] != NULL; i++) {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth infer`: .npy files in, .npy files and the largest values out.
+// `hearth infer`: arrays and pictures in, .npy files, the largest values and the best classes out.
 #include "client/cli/cmd.h"
 
 #include "base/alloc.h"
 #include "base/utf8.h"
+#include "client/cli/infer/infer_classes.h"
+#include "client/cli/infer/infer_inputs.h"
+#include "client/cli/infer/infer_model.h"
+#include "client/cli/infer/infer_pictures.h"
 #include "client/dtype.h"
 #include "client/npy.h"
 
@@ -12,43 +16,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define INFER_MAX_INPUTS 64
-#define INFER_TOP        5
-
-typedef struct infer_inputs {
-    int n;
-    hearth_tensor t[INFER_MAX_INPUTS];
-    char *name[INFER_MAX_INPUTS];
-} infer_inputs;
-
-static void infer_free(infer_inputs *in)
-{
-    for (int i = 0; i < in->n; i++) {
-        hth_free(in->t[i].data);
-        hth_free(in->name[i]);
-    }
-}
-
-// infer_read reads "x=FILE.npy", or "FILE.npy" for a model's only input.
-static int infer_read(const hth_cli *cli, infer_inputs *in)
-{
-    size_t i;
-    const json_t *v, *list = json_object_get(cli->options, "input");
-    json_array_foreach(list, i, v)
-    {
-        const char *text = json_string_value(v), *equals = strchr(text, '=');
-        if (in->n == INFER_MAX_INPUTS) {
-            return hth_cli_usage("more than %d inputs", INFER_MAX_INPUTS);
-        }
-        if (hth_npy_read(equals != NULL ? equals + 1 : text, &in->t[in->n]) != HTH_OK) {
-            return hth_cli_error();
-        }
-        in->name[in->n] = equals != NULL ? hth_strndup(text, (size_t)(equals - text)) : NULL;
-        in->t[in->n].name = in->name[in->n];
-        in->n++;
-    }
-    return HTH_CLI_OK;
-}
+// What one call of the command has.
+typedef struct infer_call {
+    hth_cli *cli;
+    hth_infer_inputs in;
+    json_t *model;         // the model's document; NULL: not asked for, or not there
+    hth_class_names names; // of classes; n 0: none are known
+} infer_call;
 
 // infer_file makes DIR/NAME.npy; what would leave the folder or hide in it becomes '_'.
 static char *infer_file(const char *dir, const char *name)
@@ -68,30 +42,15 @@ static char *infer_file(const char *dir, const char *name)
 static json_t *infer_top(const hearth_tensor *tensor)
 {
     json_t *list = json_array();
+    size_t best[HTH_INFER_BEST];
     size_t n = tensor->rank > 0 ? (size_t)tensor->shape[tensor->rank - 1] : 1;
     size_t have = tensor->bytes / hth_dtype_names_of((int)tensor->dtype)->bytes;
-    double last = 0;
-    size_t last_i = 0;
-    n = n < have ? n : have;
-    for (int k = 0; k < INFER_TOP && (size_t)k < n; k++) {
-        size_t best = n;
-        double best_v = 0;
-        for (size_t i = 0; i < n; i++) {
-            double v = hth_dtype_value((int)tensor->dtype, tensor->data, i);
-            bool listed = k > 0 && (v > last || (v == last && i <= last_i));
-            if (v == v && !listed && (best == n || v > best_v)) {
-                best = i;
-                best_v = v;
-            }
-        }
-        if (best == n) {
-            break;
-        }
-        json_t *v = json_real(best_v); // NULL: infinity has no JSON
-        json_array_append_new(list, json_pack("{s:I, s:o}", "index", (json_int_t)best, "value",
-                                              v != NULL ? v : json_null()));
-        last = best_v;
-        last_i = best;
+    int found = hth_infer_best(tensor, 0, n < have ? n : have, best);
+    for (int k = 0; k < found; k++) {
+        json_t *v = json_real(hth_dtype_value((int)tensor->dtype, tensor->data, best[k]));
+        json_array_append_new(list, // NULL: infinity has no JSON
+                              json_pack("{s:I, s:o}", "index", (json_int_t)best[k], "value",
+                                        v != NULL ? v : json_null()));
     }
     return list;
 }
@@ -129,7 +88,12 @@ static void infer_print(const json_t *json, const hearth_tensor *tensor)
     for (int k = 0; k < tensor->rank; k++) {
         printf(k > 0 ? ",%lld" : "%lld", (long long)tensor->shape[k]);
     }
-    printf("]\n  top ");
+    printf("]\n");
+    if (json_object_get(json, "classes") != NULL) {
+        hth_infer_ranking_print(json_object_get(json, "classes"));
+        return;
+    }
+    printf("  top ");
     json_array_foreach(json_object_get(json, "top"), i, v)
     {
         printf("  %lld: %.6g", (long long)json_integer_value(json_object_get(v, "index")),
@@ -166,14 +130,18 @@ static int infer_apart(const hth_cli *cli, const hearth_tensor *out, int n)
     return rv;
 }
 
-static int infer_output(const hth_cli *cli, const hearth_tensor *tensor, json_t *list)
+static int infer_output(const infer_call *call, const hearth_tensor *tensor, json_t *list)
 {
+    const hth_cli *cli = call->cli;
     const char *dir = hth_cli_text(cli, "output-dir");
     char *file = dir != NULL ? infer_file(dir, tensor->name) : NULL;
     int rv = dir == NULL || (file != NULL && hth_npy_write(file, tensor) == HTH_OK)
                  ? HTH_CLI_OK
                  : hth_cli_error();
     json_t *o = infer_describe(tensor, file);
+    if (call->names.n > 0 && hth_infer_scores(tensor, call->names.n)) {
+        json_object_set_new(o, "classes", hth_infer_ranking(tensor, &call->names, &call->in));
+    }
     if (!hth_cli_json(cli) && o != NULL) {
         infer_print(o, tensor);
     }
@@ -240,38 +208,106 @@ static int infer_accuracy(hth_cli *cli, const hearth_tensor *tensor, json_t *doc
     return rv;
 }
 
-static int infer_ask(hth_cli *cli, const infer_inputs *in)
+// infer_misnamed refuses --classes whose names fit no output; output `i` is the nearest.
+static int infer_misnamed(const infer_call *call, const hearth_tensor *out, int i)
 {
-    hearth_tensor *out;
-    int n;
-    json_t *list = json_array();
-    int64_t priority = hth_cli_int(cli, "priority", 0), timeout_ms = hth_cli_int(cli, "timeout", 0);
-    if (priority < 0 || priority > UINT32_MAX || timeout_ms < 0 || timeout_ms > INT64_MAX / 1000) {
-        json_decref(list);
-        return hth_cli_usage("--priority and --timeout are whole numbers, 1 or more");
+    char name[256], shape[128];
+    return hth_cli_usage("%s names %d classes, but output '%s' is %s, not [samples,%d] of floats",
+                         hth_cli_text(call->cli, "classes"), call->names.n,
+                         infer_name(&out[i], name, sizeof name),
+                         infer_shape(&out[i], shape, sizeof shape), call->names.n);
+}
+
+// infer_answered asks for the document of the version that has answered. By the name that was asked
+// for it is there already; only while versions change that is another one. The answer is there
+// without: what goes wrong is not said.
+static void infer_answered(infer_call *call, const hearth_tensor *out)
+{
+    char spec[256];
+    if (call->model == NULL) {
+        (void)hth_infer_describe(call->cli, call->cli->args[0], &call->model);
     }
-    hearth_infer_options options = {(uint32_t)priority, (uint64_t)timeout_ms * 1000u};
-    if (hearth_infer_with(cli->h, cli->args[0], in->t, in->n, &options, &out, &n) != HEARTH_OK) {
-        json_decref(list);
-        return hth_cli_error();
+    int version = (int)json_integer_value(json_object_get(call->model, "version"));
+    if (call->model != NULL && version != hearth_outputs_version(out)) {
+        json_decref(call->model);
+        snprintf(spec, sizeof spec, "%s:%d", hearth_outputs_model(out),
+                 hearth_outputs_version(out));
+        (void)hth_infer_describe(call->cli, spec, &call->model);
     }
-    int rv = infer_apart(cli, out, n);
-    int version = hearth_outputs_version(out);
-    if (!hth_cli_json(cli) && rv == HTH_CLI_OK) {
-        printf("%s:%d\n", hearth_outputs_model(out), version);
+}
+
+// infer_names finds the names of classes, of --classes or the model. An option whose names fit no
+// output is an error; metadata may be about something else.
+static int infer_names(infer_call *call, const hearth_tensor *out, int n)
+{
+    int scores = -1, fits = 0;
+    for (int i = 0; i < n; i++) {
+        scores = scores < 0 && hth_infer_scores(&out[i], 0) ? i : scores;
+        fits += call->names.n > 0 && hth_infer_scores(&out[i], call->names.n);
     }
-    for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
-        rv = infer_output(cli, &out[i], list);
+    if (call->names.n > 0 && fits == 0 && n > 0) {
+        return infer_misnamed(call, out, scores < 0 ? 0 : scores);
     }
+    if (call->names.n > 0 || scores < 0) {
+        return HTH_CLI_OK;
+    }
+    infer_answered(call, out);
+    hth_infer_model_names(call->model, &call->names);
+    return HTH_CLI_OK;
+}
+
+// infer_failed says why the model did not answer. A misspelt input gets the name that is meant.
+static int infer_failed(infer_call *call, hearth_status status)
+{
+    char why[1100];
+    snprintf(why, sizeof why, "%s", hearth_error());
+    bool named = false;
+    for (int i = 0; i < call->in.n; i++) {
+        named = named || call->in.name[i] != NULL;
+    }
+    if (named && call->model == NULL && status == HEARTH_EINVAL) {
+        (void)hth_infer_describe(call->cli, call->cli->args[0], &call->model);
+    }
+    for (int i = 0; i < call->in.n && call->model != NULL; i++) {
+        const char *name = call->in.name[i];
+        if (name != NULL && hth_infer_find(call->model, name) == NULL &&
+            hth_infer_nearest(call->model, name) != NULL) {
+            return hth_infer_unknown(call->model, name);
+        }
+    }
+    fprintf(stderr, "hearth: %s\n", why);
+    return HTH_CLI_ERROR;
+}
+
+// infer_doc is the answer as JSON, with the list of outputs, which it takes over.
+static json_t *infer_doc(const hth_cli *cli, const hearth_tensor *out, json_t *list)
+{
     const char *asked = cli->args[0], *name = hearth_outputs_model(out);
     size_t n_name = strlen(name);
     bool same = strncmp(asked, name, n_name) == 0 && (asked[n_name] == 0 || asked[n_name] == ':');
-    json_t *doc = json_pack("{s:s, s:i, s:o}", "model", same ? asked : name, "version", version,
-                            "outputs", list);
+    return json_pack("{s:s, s:i, s:o}", "model", same ? asked : name, "version",
+                     hearth_outputs_version(out), "outputs", list);
+}
+
+// infer_answer writes what the model has answered.
+static int infer_answer(infer_call *call, const hearth_tensor *out, int n)
+{
+    hth_cli *cli = call->cli;
+    json_t *list = json_array();
+    int rv = infer_apart(cli, out, n);
+    if (rv == HTH_CLI_OK) {
+        rv = infer_names(call, out, n);
+    }
+    if (!hth_cli_json(cli) && rv == HTH_CLI_OK) {
+        printf("%s:%d\n", hearth_outputs_model(out), hearth_outputs_version(out));
+    }
+    for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
+        rv = infer_output(call, &out[i], list);
+    }
+    json_t *doc = infer_doc(cli, out, list);
     if (rv == HTH_CLI_OK && n > 0 && hth_cli_text(cli, "labels") != NULL) {
         rv = infer_accuracy(cli, &out[0], doc);
     }
-    hearth_tensors_free(out, n);
     if (hth_cli_json(cli) && rv == HTH_CLI_OK) {
         rv = json_dumpf(doc, stdout, JSON_COMPACT) == 0 && printf("\n") == 1 ? HTH_CLI_OK
                                                                              : HTH_CLI_ERROR;
@@ -280,29 +316,90 @@ static int infer_ask(hth_cli *cli, const infer_inputs *in)
     return rv;
 }
 
+static int infer_ask(infer_call *call)
+{
+    hearth_tensor *out;
+    int n;
+    hth_cli *cli = call->cli;
+    int64_t priority = hth_cli_int(cli, "priority", 0), timeout_ms = hth_cli_int(cli, "timeout", 0);
+    if (priority < 0 || priority > UINT32_MAX || timeout_ms < 0 || timeout_ms > INT64_MAX / 1000) {
+        return hth_cli_usage("--priority and --timeout are whole numbers, 1 or more");
+    }
+    hearth_infer_options options = {(uint32_t)priority, (uint64_t)timeout_ms * 1000u};
+    hearth_status s =
+        hearth_infer_with(cli->h, cli->args[0], call->in.t, call->in.n, &options, &out, &n);
+    if (s != HEARTH_OK) {
+        return infer_failed(call, s);
+    }
+    int rv = infer_answer(call, out, n);
+    hearth_tensors_free(out, n);
+    return rv;
+}
+
+// infer_pictures makes the pictures what the model wants; without any, what is about them is wrong.
+static int infer_pictures(infer_call *call)
+{
+    static const char *const about[] = {"size", "scale", "mean", "std", "bgr"};
+    if (call->in.n_pictures > 0) {
+        int rv = hth_infer_describe(call->cli, call->cli->args[0], &call->model);
+        return rv == HTH_CLI_OK ? hth_infer_pictures(call->cli, call->model, &call->in)
+                                : hth_cli_error(); // it is HTH_CLI_ERROR: nothing was said
+    }
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        if (json_object_get(call->cli->options, about[i]) != NULL) {
+            return hth_cli_usage("--%s is for pictures, and no input is one", about[i]);
+        }
+    }
+    return HTH_CLI_OK;
+}
+
+static int infer_run(infer_call *call)
+{
+    int rv = hth_infer_inputs_read(call->cli, &call->in);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_infer_file_names(call->cli, &call->names);
+    }
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_connect(call->cli);
+    }
+    if (rv == HTH_CLI_OK) {
+        rv = infer_pictures(call);
+    }
+    return rv == HTH_CLI_OK ? infer_ask(call) : rv;
+}
+
 static int cmd_infer(hth_cli *cli)
 {
     const char *dir = hth_cli_text(cli, "output-dir");
-    infer_inputs in = {.n = 0};
+    infer_call call = {.cli = cli};
     if (dir != NULL && mkdir(dir, 0777) != 0 && errno != EEXIST) {
         fprintf(stderr, "hearth: cannot make the folder %s: %s\n", dir, strerror(errno));
         return HTH_CLI_ERROR;
     }
-    int rv = infer_read(cli, &in);
-    if (rv == HTH_CLI_OK) {
-        rv = hth_cli_connect(cli);
-    }
-    if (rv == HTH_CLI_OK) {
-        rv = infer_ask(cli, &in);
-    }
-    infer_free(&in);
+    int rv = infer_run(&call);
+    hth_infer_inputs_free(&call.in);
+    hth_class_names_fini(&call.names);
+    json_decref(call.model);
     return rv;
 }
 
 static const hth_option infer_options[] = {
-    {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
-     "an input; repeat for each. NAME= may be omitted if there is only one. FILE may be a FIFO; - "
-     "is standard input"},
+    {"input", HTH_OPTION_LIST, "[NAME=]FILE",
+     "an input, or a picture of one; repeat for each. FILE is a .npy, a .npz (NAME=FILE.npz:ARRAY "
+     "takes one array), a PNG or JPEG, or a folder of these; it may be a FIFO, and - is standard "
+     "input"},
+    {"size", HTH_OPTION_TEXT, "HxW",
+     "pictures: height and width, where the model leaves them open"},
+    {"scale", HTH_OPTION_TEXT, "S",
+     "pictures: each value becomes (x * S - mean) / std: 1, 1/255, .. (the model's, else 1/255)"},
+    {"mean", HTH_OPTION_TEXT, "M,..",
+     "pictures: mean of all channels, or one of each (the model's, else 0)"},
+    {"std", HTH_OPTION_TEXT, "D,..",
+     "pictures: standard deviation of all channels, or one of each (the model's, else 1)"},
+    {"bgr", HTH_OPTION_SWITCH, "on|off",
+     "pictures: blue, green, red instead of red, green, blue (as the model says, else off)"},
+    {"classes", HTH_OPTION_PATH, "FILE",
+     "the names of the classes, one a line or a JSON list (the model's)"},
     {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
     {"labels", HTH_OPTION_PATH, "FILE.npy",
      "one label per row of the first output: prints the accuracy"},
@@ -312,11 +409,21 @@ static const hth_option infer_options[] = {
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
-const hth_command hth_cmd_infer = {"infer",
-                                   "NAME[:VERSION] --input NAME=FILE.npy [--output-dir DIR]",
-                                   "run a model once\nPrints which version answered, and the "
-                                   "outputs' names, types, shapes and largest values.",
-                                   1,
-                                   1,
-                                   infer_options,
-                                   .run = cmd_infer};
+const hth_command hth_cmd_infer = {
+    "infer",
+    "NAME[:VERSION] --input [NAME=]FILE [--output-dir DIR]",
+    "run a model once\n"
+    "Prints which version answered, and the outputs' names, types, shapes and largest values; of\n"
+    "scores whose classes have names, the five best of each sample. NAME= may be left out where\n"
+    "the model has one input. Several pictures of an input are a batch. Pictures are resampled\n"
+    "(bilinear) to the input's height and width, not cropped; docs/pictures.md tells more.",
+    1,
+    1,
+    infer_options,
+    .run = cmd_infer,
+    .examples = "hearth infer digits --input images.npy --output-dir out\n"
+                "hearth infer pets --input cat.jpg --input dog.png --classes pets.txt\n"
+                "hearth infer pets --input photos --mean 0.485,0.456,0.406 "
+                "--std 0.229,0.224,0.225\n"
+                "hearth infer pair --input left=a.npy --input right=arrays.npz:b\n"
+                "hearth infer pets --input - <cat.jpg\n"};

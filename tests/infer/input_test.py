@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What is said of a wrong input, to the command, to Python and over HTTP: which input, what it should be, what it is. Speaks TAP.
-usage: tests/input_test.py BUILD_DIR, from the root."""
+usage: tests/infer/input_test.py BUILD_DIR, from the root."""
 import json
 import os
 import shutil
@@ -13,7 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
 import tap  # noqa: E402
 
@@ -91,7 +91,7 @@ class Inputs(unittest.TestCase):
         self.assertIn(SIGNATURE, self.hearth('infer', 'digits', '--input', f'image={good}', '--input', f'more={good}'))
         said = self.hearth('infer', 'digits', '--input', good, '--labels', self.save('labels', np.zeros(3, np.int64)), code=2)
         self.assertRegex(said, r"each row of 'logits' FP32 \[2,10\]; .*labels.npy has INT64 \[3\]")
-        self.assertIn('not a .npy file; numpy.save writes one', self.hearth('infer', 'digits', '--input', 'README.md'))
+        self.assertIn('README.md: not a .npy file, and neither .npz, PNG nor JPEG', self.hearth('infer', 'digits', '--input', 'README.md'))
         self.assertIn('predicted_us', self.hearth('plan', 'digits:1', code=0))
         self.assertIn('a budget of 64.0 TiB is more than', self.hearth('plan', 'digits', '--budget', '64TiB'))
 
