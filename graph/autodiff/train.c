@@ -139,13 +139,13 @@ static hth_err set_order(train_build *build, hth_train_graph *out)
     return HTH_OK;
 }
 
-// scale has inputs that are given as bytes be so.
+// scale has inputs be what their data are where those are changed in the step.
 static hth_err scale(train_build *build, const hth_tensor *inputs)
 {
-    for (int i = 0; i < build->n_data && build->o->scale.on; i++) {
-        bool bytes = inputs[i].dtype == HTH_DT_U8 &&
-                     build->g->values[build->g->inputs[i]].dtype == HTH_DT_F32;
-        HTH_TRY(bytes ? hth_train_scale_add(build->g, i, &build->o->scale) : HTH_OK);
+    const hth_train_scale *s = &build->o->scale;
+    for (int i = 0; i < build->n_data; i++) {
+        bool scales = hth_train_scales(s, inputs[i].dtype, &build->g->values[build->g->inputs[i]]);
+        HTH_TRY(scales ? hth_train_scale_add(build->g, i, inputs[i].dtype, s) : HTH_OK);
     }
     return HTH_OK;
 }

@@ -69,7 +69,7 @@ typedef struct hth_train_options {
     bool keep_sums;    // of an UPDATE: what it read is cleared by the caller, where need be
     bool sync_bn; // the batch is a shard: batch norm sums over all shards (hth_train_shard_sums)
     hth_precision precision;
-    hth_train_scale scale; // for inputs that are uint8 where the model reads float32
+    hth_train_scale scale; // of bytes and images that become the model's float inputs
 } hth_train_options;
 
 typedef enum hth_slot_kind {

@@ -39,9 +39,9 @@ static hth_err forward(hth_graph *graph, const hth_train_graph *step)
     graph->n_outputs = graph->n_outputs < 1 ? graph->n_outputs : 1;
     HTH_TRY(hth_graph_compact(graph));
     for (int i = 0; i < step->n_data && i < graph->n_inputs; i++) {
-        bool bytes = step->graph->values[step->graph->inputs[i]].dtype == HTH_DT_U8 &&
-                     graph->values[graph->inputs[i]].dtype == HTH_DT_F32;
-        HTH_TRY(bytes ? hth_train_scale_add(graph, i, &step->scale) : HTH_OK);
+        hth_dtype dtype = step->graph->values[step->graph->inputs[i]].dtype;
+        bool scales = hth_train_scales(&step->scale, dtype, &graph->values[graph->inputs[i]]);
+        HTH_TRY(scales ? hth_train_scale_add(graph, i, dtype, &step->scale) : HTH_OK);
     }
     for (int s = 0; s < step->n_slots; s++) {
         if (hth_slot_of_model(step->slots[s].kind)) {

@@ -29,14 +29,14 @@ static hth_err scale_const(hth_graph *graph, const float *v, int n, int rank, in
     return err;
 }
 
-static hth_err scale_channels(const hth_value *value, int n, const char *option)
+static hth_err scale_channels(const hth_value *value, int n, const char *of, const char *option)
 {
     if (n <= 1) {
         return HTH_OK;
     }
     if (value->shape.rank < 2 || (value->shape.dim[1] >= 0 && value->shape.dim[1] != n)) {
-        return hth_fail(HTH_EINVAL, "%s has %d values, but input '%s' has %lld channels (axis 1)",
-                        option, n, value->name,
+        return hth_fail(HTH_EINVAL, "%s%s has %d values, but input '%s' has %lld channels (axis 1)",
+                        of, option, n, value->name,
                         (long long)(value->shape.rank < 2 ? 1 : value->shape.dim[1]));
     }
     return HTH_OK;
@@ -78,18 +78,19 @@ static hth_err scale_front(hth_graph *graph, int first)
 
 static hth_err scale_nodes(hth_graph *graph, int input, int raw, const hth_train_scale *scale)
 {
+    bool bytes = graph->values[raw].dtype == HTH_DT_U8;
     const struct {
         hth_op op;
         const float *v;
         int n;
-    } steps[] = {{HTH_OP_MUL, &scale->scale, scale->scale != 1},
+    } steps[] = {{HTH_OP_MUL, &scale->scale, bytes && scale->scale != 1},
                  {HTH_OP_SUB, scale->mean, scale->n_mean},
                  {HTH_OP_DIV, scale->std, scale->n_std}};
     int left = 0, from = raw, rank = graph->values[input].shape.rank, operand;
     for (int i = 0; i < 3; i++) {
         left += steps[i].n > 0;
     }
-    HTH_TRY(scale_step(graph, HTH_OP_CAST, -1, input, left == 0, &from));
+    HTH_TRY(bytes ? scale_step(graph, HTH_OP_CAST, -1, input, left == 0, &from) : HTH_OK);
     for (int i = 0; i < 3; i++) {
         if (steps[i].n > 0) {
             HTH_TRY(scale_const(graph, steps[i].v, steps[i].n, rank, &operand));
@@ -99,14 +100,22 @@ static hth_err scale_nodes(hth_graph *graph, int input, int raw, const hth_train
     return HTH_OK;
 }
 
-hth_err hth_train_scale_add(hth_graph *graph, int i, const hth_train_scale *scale)
+bool hth_train_scales(const hth_train_scale *scale, hth_dtype dtype, const hth_value *want)
+{
+    bool images = scale->images && dtype == HTH_DT_F32 && want->shape.rank == 4;
+    return want->dtype == HTH_DT_F32 && (images || (scale->on && dtype == HTH_DT_U8));
+}
+
+hth_err hth_train_scale_add(hth_graph *graph, int i, hth_dtype dtype, const hth_train_scale *scale)
 {
     int input = graph->inputs[i], raw, first = graph->n_nodes;
     hth_shape shape = graph->values[input].shape;
-    HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, "--mean"));
-    HTH_TRY(scale_channels(&graph->values[input], scale->n_std, "--std"));
-    char *name = hth_asprintf("%s/uint8", graph->values[input].name);
-    hth_err err = name != NULL ? hth_graph_add_value(graph, name, HTH_DT_U8, &shape, &raw)
+    const char *kind = dtype == HTH_DT_U8 ? "uint8" : "raw";
+    const char *of = scale->images ? "--normalize's " : "--";
+    HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, of, "mean"));
+    HTH_TRY(scale_channels(&graph->values[input], scale->n_std, of, "std"));
+    char *name = hth_asprintf("%s/%s", graph->values[input].name, kind);
+    hth_err err = name != NULL ? hth_graph_add_value(graph, name, dtype, &shape, &raw)
                                : hth_no_memory("a training step");
     hth_free(name);
     HTH_TRY(err);
