@@ -24,5 +24,7 @@
 // while k-means++ chooses centroids: {"seeded", "centroids"}, how many of how many.
 hth_err hth_kmeans_job_open(hth_models *ms, hth_request *request, hth_train_events events,
                             hth_job **out);
+// hth_kmeans_job_check looks at a specification alone. HTH_EINVAL says which argument is wrong.
+hth_err hth_kmeans_job_check(const json_t *args);
 
 #endif

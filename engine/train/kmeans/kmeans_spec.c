@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/train/kmeans/kmeans_spec.h"
 
+#include "engine/train/kmeans/kmeans_job.h"
 #include "engine/train/train_spec.h"
 #include "runtime/tenants/owner.h"
 
@@ -70,4 +71,10 @@ hth_err hth_kmeans_spec_read(const json_t *args, hth_kmeans_spec *spec)
     HTH_TRY(hth_spec_number(args, "time-limit", 0, 0, 1e9, &spec->time_limit));
     spec->what.seed = (uint64_t)seed;
     return spec_init(args, spec);
+}
+
+hth_err hth_kmeans_job_check(const json_t *args)
+{
+    hth_kmeans_spec spec;
+    return hth_kmeans_spec_read(args, &spec);
 }

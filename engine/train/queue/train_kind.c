@@ -12,6 +12,7 @@ typedef struct kind_row {
     const char *name, *does;
     const char *of; // the argument that says to what
     hth_err (*open)(hth_models *ms, hth_request *request, hth_train_events events, hth_job **out);
+    hth_err (*check)(const json_t *args);
 } kind_row;
 
 static hth_err kind_train(hth_models *ms, hth_request *request, hth_train_events events,
@@ -23,8 +24,15 @@ static hth_err kind_train(hth_models *ms, hth_request *request, hth_train_events
     return err;
 }
 
-static const kind_row kinds[] = {{"train", "trains", "model", kind_train},
-                                 {"kmeans", "clusters", "data", hth_kmeans_job_open}};
+static hth_err kind_train_check(const json_t *args)
+{
+    hth_train_spec spec;
+    return hth_train_spec_read(args, false, &spec);
+}
+
+static const kind_row kinds[] = {
+    {"train", "trains", "model", kind_train, kind_train_check},
+    {"kmeans", "clusters", "data", hth_kmeans_job_open, hth_kmeans_job_check}};
 #define KINDS (sizeof kinds / sizeof *kinds)
 
 // kind_of returns the row, NULL: there is none.
@@ -57,6 +65,15 @@ hth_err hth_train_kind_open(hth_models *ms, hth_request *request, hth_train_even
     json_decref(args);
     HTH_TRY(err);
     return kind->open(ms, request, events, out);
+}
+
+hth_err hth_train_kind_check(const char *arguments)
+{
+    json_t *args = json_loads(arguments != NULL ? arguments : "", 0, NULL);
+    const kind_row *kind = kind_of(args);
+    hth_err err = kind != NULL ? kind->check(args) : HTH_OK;
+    json_decref(args);
+    return err;
 }
 
 void hth_train_kind_does(const json_t *args, const char *job, char *out, size_t cap)

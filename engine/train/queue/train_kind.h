@@ -12,6 +12,9 @@
 // too little memory now.
 hth_err hth_train_kind_open(hth_models *ms, hth_request *request, hth_train_events events,
                             hth_job **out);
+// hth_train_kind_check looks at the options of a job that begins later: what else can be wrong,
+// with its model and its data, is told then. HTH_EINVAL says which option is.
+hth_err hth_train_kind_check(const char *arguments);
 // hth_train_kind_does says what a job with these arguments does: "trains 'NAME'"; `job`: its name,
 // where they do not say it.
 void hth_train_kind_does(const json_t *args, const char *job, char *out, size_t cap);

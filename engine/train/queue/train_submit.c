@@ -2,6 +2,7 @@
 // How a request becomes a job in the queue: which job it is about, whether its tenant may have it,
 // and whether it begins at once.
 #include "engine/train/queue/train_entry_impl.h"
+#include "engine/train/queue/train_kind.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -241,13 +242,16 @@ static void submit_never(hth_train_queue *queue, hth_train_entry *entry, hth_err
     hth_train_entry_free(entry);
 }
 
-// submit_waits tells who leaves a job here that it is taken, where it does not begin at once.
+// submit_waits tells who leaves a job here that it is taken, where it does not begin at once. What
+// can be seen to be wrong by then is refused.
 static hth_err submit_waits(hth_train_queue *queue, hth_train_entry *entry, bool later)
 {
     HTH_TRY(hth_train_wait_look(queue, entry));
     if (!later && entry->gate == HTH_TRAIN_GATE_NONE) {
         return HTH_OK;
     }
+    bool known = entry->member || hth_train_entry_own(entry); // by the lead, or when it was taken
+    HTH_TRY(known ? HTH_OK : hth_train_kind_check(entry->r->arguments));
     return hth_train_entry_take(
         queue, entry, entry->gate == HTH_TRAIN_GATE_TENANT ? HTH_TRAIN_QUEUED : "waiting");
 }
