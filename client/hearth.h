@@ -413,14 +413,15 @@ typedef struct hearth_train_options {
 // hearth_train_submit starts a job that trains `model` ("name" or "name:version") on `data`: a
 // safetensors file with the model's inputs (or x) and y, whose first dimension counts the samples,
 // or a .npz, .csv, IDX or image dataset (docs/training.md; options->more may have "label", "size",
-// "scale", "mean" and "std"), or the name of a dataset of hearth_data_put. The client reads it and
-// passes it on; a remote server receives what it lacks of it, and keeps that until the job ends.
-// options may be NULL; strings are borrowed for the call. Returns when the server has checked the
-// job, and the job runs or waits for its turn or for memory. That takes moments; seconds if the
-// model's operators were never timed there; at most the current step of another job more. On error
-// there is no job and out->id is 0: HEARTH_EINVAL, HEARTH_ENOENT, HEARTH_EDENIED, HEARTH_ENOTSUP
-// (an operator without a gradient), HEARTH_ETOOBIG (never fits), HEARTH_EBUSY (a job of that name
-// has not ended, or the server has as many jobs as it allows).
+// "scale", "mean", "std", "normalize", "flip" and "crop"), or the name of a dataset of
+// hearth_data_put. The client reads it and passes it on; a remote server receives what it lacks of
+// it, and keeps that until the job ends. options may be NULL; strings are borrowed for the call.
+// Returns when the server has checked the job, and the job runs or waits for its turn or for
+// memory. That takes moments; seconds if the model's operators were never timed there; at most the
+// current step of another job more. On error there is no job and out->id is 0: HEARTH_EINVAL,
+// HEARTH_ENOENT, HEARTH_EDENIED, HEARTH_ENOTSUP (an operator without a gradient), HEARTH_ETOOBIG
+// (never fits), HEARTH_EBUSY (a job of that name has not ended, or the server has as many jobs as
+// it allows).
 HEARTH_API hearth_status hearth_train_submit(hearth *h, const char *model, const char *data,
                                              const hearth_train_options *options, hearth_job *out);
 // hearth_job_find finds a job, whichever connection submitted it: the latest one named `name`, or

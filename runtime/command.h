@@ -52,6 +52,7 @@ typedef enum hth_argument_type {
     X(CLASS_AXIS,       "class-axis",       HTH_ARGUMENT_NUMBER)                                   \
     X(CLASS_WEIGHTS,    "class-weights",    HTH_ARGUMENT_ANY)                                      \
     X(CLIP,             "clip",             HTH_ARGUMENT_ANY)                                      \
+    X(CROP,             "crop",             HTH_ARGUMENT_NUMBER)                                   \
     X(DATA,             "data",             HTH_ARGUMENT_ANY)                                      \
     X(DELAY_US,         "delay_us",         HTH_ARGUMENT_ANY)                                      \
     X(DETACH,           "detach",           HTH_ARGUMENT_SWITCH)                                   \
@@ -59,6 +60,7 @@ typedef enum hth_argument_type {
     X(EPS,              "eps",              HTH_ARGUMENT_ANY)                                      \
     X(EVAL,             "eval",             HTH_ARGUMENT_ANY)                                      \
     X(EXCHANGE,         "exchange",         HTH_ARGUMENT_ANY)                                      \
+    X(FLIP,             "flip",             HTH_ARGUMENT_SWITCH)                                   \
     X(FREEZE,           "freeze",           HTH_ARGUMENT_TEXTS)                                    \
     X(HOLD_OUT,         "hold-out",         HTH_ARGUMENT_ANY)                                      \
     X(ID,               "id",               HTH_ARGUMENT_NUMBER)                                   \
@@ -79,6 +81,7 @@ typedef enum hth_argument_type {
     X(MOMENTUM,         "momentum",         HTH_ARGUMENT_ANY)                                      \
     X(NAME,             "name",             HTH_ARGUMENT_TEXT)                                     \
     X(NESTEROV,         "nesterov",         HTH_ARGUMENT_SWITCH)                                   \
+    X(NORMALIZE,        "normalize",        HTH_ARGUMENT_ANY)                                      \
     X(NO_SHUFFLE,       "no-shuffle",       HTH_ARGUMENT_SWITCH)                                   \
     X(NO_WAIT,          "no-wait",          HTH_ARGUMENT_SWITCH)                                   \
     X(ON,               "on",               HTH_ARGUMENT_TEXT)                                     \
@@ -154,15 +157,15 @@ _Static_assert(HTH_ARGUMENTS <= 128, "a row's arguments are the bits of a hth_ar
 #define HTH_TAKES_STEP                                                                             \
     (HTH_TAKES_PROGRAM | HTH_TAKES(ACCUMULATE) | HTH_TAKES(BETA1) | HTH_TAKES(BETA2) |             \
      HTH_TAKES(CHECKPOINT_EVERY) | HTH_TAKES(CLASS_AXIS) | HTH_TAKES(CLASS_WEIGHTS) |              \
-     HTH_TAKES(CLIP) | HTH_TAKES(DATA) | HTH_TAKES(EPOCHS) | HTH_TAKES(EPS) | HTH_TAKES(EVAL) |    \
-     HTH_TAKES(FREEZE) | HTH_TAKES(HOLD_OUT) | HTH_TAKES(KEEP) | HTH_TAKES(LABEL_SMOOTHING) |      \
-     HTH_TAKES(LOSS) | HTH_TAKES(LR) | HTH_TAKES(MEAN) | HTH_TAKES(MOMENTUM) |                     \
-     HTH_TAKES(NESTEROV) | HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PATIENCE) |    \
-     HTH_TAKES(PLAN_MS) | HTH_TAKES(POLICY) | HTH_TAKES(POS_WEIGHT) | HTH_TAKES(PROFILE) |         \
-     HTH_TAKES(REPLAN) | HTH_TAKES(RESUME) | HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) |               \
-     HTH_TAKES(SCHEDULE) | HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(STD) |                   \
-     HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) | HTH_TAKES(WARMUP) | HTH_TAKES(WEIGHT_DECAY) |           \
-     HTH_TAKES(WRITE_PROFILE))
+     HTH_TAKES(CLIP) | HTH_TAKES(CROP) | HTH_TAKES(DATA) | HTH_TAKES(EPOCHS) | HTH_TAKES(EPS) |    \
+     HTH_TAKES(EVAL) | HTH_TAKES(FLIP) | HTH_TAKES(FREEZE) | HTH_TAKES(HOLD_OUT) |                 \
+     HTH_TAKES(KEEP) | HTH_TAKES(LABEL_SMOOTHING) | HTH_TAKES(LOSS) | HTH_TAKES(LR) |              \
+     HTH_TAKES(MEAN) | HTH_TAKES(MOMENTUM) | HTH_TAKES(NESTEROV) | HTH_TAKES(NORMALIZE) |          \
+     HTH_TAKES(NO_SHUFFLE) | HTH_TAKES(OPTIMIZER) | HTH_TAKES(PATIENCE) | HTH_TAKES(PLAN_MS) |     \
+     HTH_TAKES(POLICY) | HTH_TAKES(POS_WEIGHT) | HTH_TAKES(PROFILE) | HTH_TAKES(REPLAN) |          \
+     HTH_TAKES(RESUME) | HTH_TAKES(SAVE_AS) | HTH_TAKES(SCALE) | HTH_TAKES(SCHEDULE) |             \
+     HTH_TAKES(SEED) | HTH_TAKES(SPILL) | HTH_TAKES(STD) | HTH_TAKES(TRACE) | HTH_TAKES(TRAIN) |   \
+     HTH_TAKES(WARMUP) | HTH_TAKES(WEIGHT_DECAY) | HTH_TAKES(WRITE_PROFILE))
 // Of K-means, in addition to those that every job has.
 #define HTH_TAKES_KMEANS                                                                           \
     (HTH_TAKES(KIND) | HTH_TAKES(K) | HTH_TAKES(ITERATIONS) | HTH_TAKES(INIT) | HTH_TAKES(START) | \

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # kill -9 of hearthd while it trains: after a restart the same command goes on from the last checkpoint, and all losses are
-# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. kill -9 of the engine's
-# process alone: the command says so, follows the job on, and ends as it ends. usage: tests/resume_test.sh BUILD_DIR, from the root.
+# those of a job that ran through, whose images are flipped and cropped at random. Asked for by nobody, the restarted hearthd goes
+# on with it, too. kill -9 of the engine's process alone: the command says so, follows the job on, and ends as it ends.
+# usage: tests/resume_test.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-resume.XXXXXX")
@@ -32,7 +33,7 @@ train() { # name, and what else is said
     name=$1
     shift
     "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer adam \
-        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --checkpoint-every 5 --save-as "$name" "$@"
+        --lr 0.002 --batch 64 --epochs 6 --seed 1 --flip --crop 1 --budget 60% --checkpoint-every 5 --save-as "$name" "$@"
 }
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 
@@ -134,7 +135,7 @@ left() { # name, and what else is said
     name=$1
     shift
     "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer adam \
-        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --detach --save-as "$name" "$@" >/dev/null
+        --lr 0.002 --batch 64 --epochs 6 --seed 1 --flip --crop 1 --budget 60% --detach --save-as "$name" "$@" >/dev/null
 }
 left accepted
 left follows --after accepted

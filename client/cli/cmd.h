@@ -59,7 +59,9 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
 #define OPTIONS_SCALE                                                                              \
     {"scale", HTH_OPTION_TEXT, "S", "uint8 inputs become (x * S - mean) / std: 1/255, 1, .."},     \
     {"mean", HTH_OPTION_TEXT, "M,..", "mean of all channels, or one of each (0)"},                 \
-    {"std", HTH_OPTION_TEXT, "D,..", "standard deviation of all channels, or one of each (1)"}
+    {"std", HTH_OPTION_TEXT, "D,..", "standard deviation of all channels, or one of each (1)"},    \
+    {"normalize", HTH_OPTION_TEXT, "mean=M,..,std=D,..",                                           \
+     "float32 images become (x - mean) / std, uint8 ones as with --mean and --std"}
 // The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
     OPTIONS_SCALE,                                                                                 \

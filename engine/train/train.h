@@ -7,6 +7,7 @@
 #include "graph/autodiff/train.h"
 #include "planner/plan_curve.h"
 #include "runtime/model.h"
+#include "engine/train/data/augment.h"
 #include "engine/train/job.h"
 #include "engine/train/timeline.h"
 
@@ -55,6 +56,7 @@ typedef struct hth_train_spec {
     const char *save_as;       // the model that gets the result as a new version; NULL: `model`
     const char *owner;         // whose that is then; NULL: nobody's (runtime/tenants/owner.h)
     hth_train_options options; // without weights: a trainer has them (hth_trainer_options)
+    hth_augment augment;       // of samples that are trained on; those evaluated stay as they are
     const json_t *weights;     // of classes or positive targets: numbers. NULL: all are 1
     const char *freeze[HTH_TRAIN_MAX_FREEZE]; // what options.freeze points to
     hth_schedule_kind schedule;

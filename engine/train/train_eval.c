@@ -253,11 +253,11 @@ void hth_train_details(const json_t *state, json_t *doc)
     // K-means', and a group's
     static const char *const same[] = {"inertia", "iterations", "ms",
                                        "seconds", "converged",  "shards"};
-    const json_t *history = json_object_get(state, "history");
+    static const char *const asked[] = {"flip", "crop", "normalize"};
+    const json_t *history = json_object_get(state, "history"), *job = json_object_get(state, "job");
     const json_t *last = json_array_get(history, json_array_size(history) - 1);
     const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
-    json_int_t epochs =
-        json_integer_value(json_object_get(json_object_get(state, "job"), "epochs"));
+    json_int_t epochs = json_integer_value(json_object_get(job, "epochs"));
     json_int_t steps = json_integer_value(json_object_get(state, "steps"));
     json_object_set_new(doc, "steps_per_epoch", json_integer(steps / (epochs > 0 ? epochs : 1)));
     json_object_set(doc, "lr", json_array_get(last, 2));
@@ -266,5 +266,8 @@ void hth_train_details(const json_t *state, json_t *doc)
     json_object_set(doc, "perplexity", json_object_get(held, "perplexity"));
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         json_object_set(doc, same[i], json_object_get(state, same[i]));
+    }
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        json_object_set(doc, asked[i], json_object_get(job, asked[i]));
     }
 }

@@ -35,7 +35,8 @@ hth_err hth_evaluator_slice(hth_evaluator *evaluator, bool *done, json_t **resul
 // there is none.
 const json_t *hth_train_held_out(const json_t *list);
 // hth_train_details adds to a job's document, from where the job stands, what rows of `jobs` have
-// no column for: "steps_per_epoch", "lr", "held_out_step", "top5", "perplexity", as far as known.
+// no column for: "steps_per_epoch", "lr", "held_out_step", "top5", "perplexity", as far as known,
+// and what it was asked to do with images.
 void hth_train_details(const json_t *state, json_t *doc);
 
 #endif

@@ -175,7 +175,7 @@ static void joined_samples_are_evaluated_as_trained(void **state)
 static hth_err evaluate(rig *r, const char *data, int64_t batch, double *loss)
 {
     hth_train_spec spec = r->spec;
-    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1, NULL, NULL, NULL};
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1, NULL, NULL, NULL, NULL};
     hth_train_data d = {.n_inputs = 0};
     hth_request q = {.command = HTH_COMMAND_TRAIN};
     hth_evaluator *e;
@@ -244,7 +244,7 @@ static void joined_samples_are_never_halved(void **state)
 static hth_err evaluator_open(rig *r, hth_train_spec *spec, const char *data, int64_t batch,
                               hth_request *request, hth_evaluator **out)
 {
-    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1, NULL, NULL, NULL};
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1, NULL, NULL, NULL, NULL};
     hth_train_data d = {.n_inputs = 0};
     hth_model *m;
     *spec = r->spec;
@@ -494,7 +494,7 @@ static void parts_are_disjoint(void **state)
     hth_site site = {.device = NULL}; // nobody is served
     for (uint64_t seed = 0; seed < 3; seed++) {
         int seen[37] = {0};
-        hth_train_part part = {path, 8, 0.2, seed, false, &site, -1, NULL, NULL, NULL};
+        hth_train_part part = {path, 8, 0.2, seed, false, &site, -1, NULL, NULL, NULL, NULL};
         count_part(&m, &part, seen);
         part.held = true;
         int sum = count_part(&m, &part, seen);
@@ -505,7 +505,7 @@ static void parts_are_disjoint(void **state)
         before = sum;
     }
     hth_train_data d = {.n_inputs = 0};
-    hth_train_part part = {path, 8, 0.99, 0, true, &site, -1, NULL, NULL, NULL};
+    hth_train_part part = {path, 8, 0.99, 0, true, &site, -1, NULL, NULL, NULL, NULL};
     assert_int_equal(hth_train_data_open(&part, &m, &d), HTH_EINVAL);
     assert_non_null(strstr(hth_err_detail(), "none is left to train on"));
     hth_train_data_close(&d);

@@ -381,7 +381,8 @@ static hth_err job_open(hth_train_job *job)
                            .share = s->hold_out,
                            .seed = s->seed,
                            .site = job->ms->site,
-                           .scale = &s->options.scale};
+                           .scale = &s->options.scale,
+                           .augment = &s->augment};
     HTH_TRY(job_file(job, &s->data, &part));
     HTH_TRY(hth_train_data_open(&part, m, d));
     HTH_TRY(job_batch(job));
@@ -404,6 +405,7 @@ static hth_err job_open(hth_train_job *job)
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(job->trainer)));
     }
     part.held = true;
+    part.augment = NULL; // what is evaluated stays as it is
     bool leads = job->r->member <= 1;
     HTH_TRY(s->hold_out > 0 && leads ? job_evaluator(job, &part, m, "hold-out") : HTH_OK);
     if (s->eval.name != NULL) {

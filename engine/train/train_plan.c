@@ -13,12 +13,27 @@
 
 #include <stdio.h>
 
+// plan_images refuses to normalise images where the model reads none.
+static hth_err plan_images(const hth_model *model, const hth_train_spec *spec,
+                           const hth_tensor *inputs)
+{
+    bool any = !spec->options.scale.images;
+    for (int i = 0; i < model->source.graph->n_inputs; i++) {
+        any = any || (inputs[i].dtype == HTH_DT_F32 && inputs[i].shape.rank == 4);
+    }
+    return any ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "--normalize is for images [N, C, H, W], and model '%s' reads none",
+                          model->name);
+}
+
 // With a scale the largest input that reads floats is made of bytes.
 hth_err hth_train_synthetic(const hth_model *model, const hth_train_spec *spec, bool whole,
                             hth_tensor *inputs)
 {
     int most = -1;
     HTH_TRY(hth_model_synthetic(model, spec->batch, whole, inputs));
+    HTH_TRY(plan_images(model, spec, inputs));
     for (int i = 0; i < model->source.graph->n_inputs && spec->options.scale.on; i++) {
         if (inputs[i].dtype == HTH_DT_F32 && (most < 0 || inputs[i].bytes > inputs[most].bytes)) {
             most = i;

@@ -3,9 +3,9 @@
 #include "engine/train/train_spec.h"
 
 #include "base/spelling.h"
+#include "engine/train/data/image_spec.h"
 #include "runtime/tenants/owner.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,82 +141,6 @@ static hth_err spec_accumulate(const json_t *args, hth_train_spec *spec)
     return HTH_OK;
 }
 
-// A number, or a quotient as text: 1/255.
-static hth_err spec_scale(const json_t *args, float *out)
-{
-    const json_t *v = json_object_get(args, "scale");
-    const char *text = json_string_value(v);
-    double a = json_number_value(v), b = 1;
-    int used = 0;
-    if (text != NULL) {
-        bool quotient = sscanf(text, "%lf/%lf%n", &a, &b, &used) == 2;
-        if (!quotient) {
-            used = 0;
-            b = sscanf(text, "%lf%n", &a, &used) == 1 ? 1 : 0;
-        }
-        b = text[used] == 0 ? b : 0;
-    }
-    *out = b != 0 ? (float)(a / b) : 0;
-    return isnormal(*out)
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "scale is a number other than 0, like 1/255 or 0.5");
-}
-
-static hth_err spec_channel(const char *key, double v, bool zero, float *list, int *n)
-{
-    if (*n == HTH_SCALE_CHANNELS) {
-        return hth_fail(HTH_EINVAL, "%s has more than %d values", key, HTH_SCALE_CHANNELS);
-    }
-    list[(*n)++] = (float)v;
-    if (!isfinite((float)v) || (!zero && (float)v == 0)) {
-        return hth_fail(HTH_EINVAL, "value %d of %s is %g, which is no %s", *n, key, v,
-                        zero ? "number" : "deviation");
-    }
-    return HTH_OK;
-}
-
-// A number, a list of them, or a list as text: 0.48,0.46,0.41.
-static hth_err spec_channels(const json_t *args, const char *key, bool zero, float *list, int *n)
-{
-    const json_t *v = json_object_get(args, key), *e;
-    const char *text = json_string_value(v);
-    size_t i;
-    char *end;
-    if (json_is_number(v)) {
-        return spec_channel(key, json_number_value(v), zero, list, n);
-    }
-    json_array_foreach(v, i, e)
-    {
-        HTH_TRY(spec_channel(key, json_is_number(e) ? json_number_value(e) : NAN, zero, list, n));
-    }
-    while (text != NULL) {
-        double d = strtod(text, &end);
-        HTH_TRY(end != text && (*end == 0 || *end == ',')
-                    ? spec_channel(key, d, zero, list, n)
-                    : hth_fail(HTH_EINVAL, "%s '%.40s' is not a list of numbers like 0.5,0.5,0.5",
-                               key, json_string_value(v)));
-        text = *end == ',' ? end + 1 : NULL;
-    }
-    return v == NULL || *n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "%s has no values", key);
-}
-
-static hth_err spec_scaling(const json_t *args, hth_train_scale *scale)
-{
-    const char *other = json_object_get(args, "std") != NULL ? "std" : NULL;
-    other = json_object_get(args, "mean") != NULL ? "mean" : other;
-    if (json_object_get(args, "scale") == NULL) {
-        return other == NULL ? HTH_OK
-                             : hth_fail(HTH_EINVAL,
-                                        "%s without scale: bytes become (x * scale - mean) / std; "
-                                        "--scale 1/255 makes them 0 to 1, --scale 1 keeps them",
-                                        other);
-    }
-    scale->on = true;
-    HTH_TRY(spec_scale(args, &scale->scale));
-    HTH_TRY(spec_channels(args, "mean", true, scale->mean, &scale->n_mean));
-    return spec_channels(args, "std", false, scale->std, &scale->n_std);
-}
-
 hth_err hth_spec_file(const json_t *args, const char *key, hth_train_file *out)
 {
     const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
@@ -266,7 +190,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *spec
     HTH_TRY(spec_optimizer(args, spec));
     HTH_TRY(hth_train_spec_rate(args, spec));
     HTH_TRY(spec_freeze(args, spec));
-    HTH_TRY(spec_scaling(args, &spec->options.scale));
+    HTH_TRY(hth_image_spec_scale(args, &spec->options.scale));
+    HTH_TRY(hth_image_spec_augment(args, &spec->augment));
     if (bench && hth_spec_text(args, "optimizer") == NULL) {
         spec->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }

@@ -250,6 +250,70 @@ static hth_err data_input(hth_train_data *data, int i, const hth_train_part *par
     return data_bytes(part, t->name, want, &bound->t);
 }
 
+// data_option is what was asked for that is about images; NULL: nothing.
+static const char *data_option(const hth_train_part *part)
+{
+    if (part->augment != NULL && hth_augment_any(part->augment)) {
+        return part->augment->flip ? "--flip" : "--crop";
+    }
+    return part->scale != NULL && part->scale->images ? "--normalize" : NULL;
+}
+
+// data_cropped refuses a crop of which nothing of an image may be left.
+static hth_err data_cropped(const hth_train_data *data, const hth_value *want)
+{
+    const int64_t *dim = data->input[data->image].shape.dim;
+    int64_t least = dim[2] < dim[3] ? dim[2] : dim[3];
+    return data->augment.crop == 0 || data->augment.crop < least
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "--crop %lld may leave nothing of the images of '%s', which are %lld x "
+                          "%lld: the most is %lld",
+                          (long long)data->augment.crop, want->name, (long long)dim[2],
+                          (long long)dim[3], (long long)least - 1);
+}
+
+// data_images finds the input that is images, if that matters: there is one such.
+static hth_err data_images(const hth_train_part *part, const hth_model *model, hth_train_data *data)
+{
+    const hth_graph *g = model->source.graph;
+    const char *option = data_option(part);
+    int found = -1;
+    for (int i = 0; option != NULL && i < data->n_inputs; i++) {
+        if (data->input[i].shape.rank != 4) {
+            continue;
+        }
+        if (found >= 0) {
+            return hth_fail(HTH_EINVAL, "%s is for one input of images: '%s' and '%s' both are",
+                            option, g->values[g->inputs[found]].name, g->values[g->inputs[i]].name);
+        }
+        found = i;
+    }
+    if (option == NULL) {
+        return HTH_OK;
+    }
+    if (found < 0) {
+        return hth_fail(HTH_EINVAL,
+                        "%s is for images [N, C, H, W]: no input of model '%s' has 4 dimensions",
+                        option, model->name);
+    }
+    data->image = found;
+    data->augment = part->augment != NULL ? *part->augment : (hth_augment){.flip = false};
+    return data_cropped(data, &g->values[g->inputs[found]]);
+}
+
+// data_normal refuses to normalise what are neither floats nor bytes that become such.
+static hth_err data_normal(const hth_train_part *part, const hth_train_data *data,
+                           const hth_tensor *bound)
+{
+    bool images = part->scale != NULL && part->scale->images;
+    return !images || bound[data->image].dtype == HTH_DT_F32
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "--normalize is for %s, and tensor '%s' is %s",
+                          hth_dtype_name(HTH_DT_F32), data->source[data->image]->name,
+                          hth_dtype_name(data->input[data->image].dtype));
+}
+
 // data_scaled refuses a scale that nothing would be scaled by.
 static hth_err data_scaled(const hth_train_data *data, const hth_train_part *part,
                            const hth_tensor *bound)
@@ -298,6 +362,8 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
     }
     HTH_TRY(hth_model_bind(model, named, data->n_inputs, bound));
     HTH_TRY(data_scaled(data, part, bound));
+    HTH_TRY(data_images(part, model, data));
+    HTH_TRY(data_normal(part, data, bound));
     HTH_TRY(data_target(data));
     HTH_TRY(data_target_buffer(data, batch));
     data->rows = hth_calloc((size_t)samples, sizeof *data->rows);
@@ -343,6 +409,8 @@ hth_err hth_train_data_check_labels(hth_train_data *data, int64_t classes)
 
 void hth_train_data_order(hth_train_data *data, bool shuffle, uint64_t seed, int64_t epoch)
 {
+    data->seed = seed;
+    data->epoch = epoch;
     hth_dataset_order(data->n_samples, shuffle, seed, epoch, data->rows);
     for (int64_t i = 0; data->used != NULL && i < data->n_samples; i++) {
         data->rows[i] = data->used[data->rows[i]];
@@ -362,15 +430,36 @@ typedef struct data_rows {
     int64_t first, n;
 } data_rows;
 
+// data_gather_images gathers what was drawn for n samples: from memory row by row, else where they
+// lie in the batch.
+static hth_err data_gather_images(const hth_train_data *data, const int64_t *rows, int64_t n)
+{
+    const hth_dataset_tensor *source = data->source[data->image];
+    const hth_tensor *to = &data->input[data->image];
+    size_t bytes = source->t.bytes / (size_t)data->set.n_samples;
+    bool there = source->t.data != NULL;
+    HTH_TRY(there ? HTH_OK : hth_dataset_gather(&data->set, source, rows, n, to->data));
+    for (int64_t i = 0; i < n; i++) {
+        char *out = (char *)to->data + (size_t)i * bytes;
+        const char *in = there ? (const char *)source->t.data + (size_t)rows[i] * bytes : out;
+        const hth_augment_draw draw =
+            hth_augment_at(&data->augment, data->seed, (uint64_t)data->epoch, (uint64_t)rows[i]);
+        hth_augment_image(&draw, to->shape.dim + 1, hth_dtype_bytes(to->dtype), in, out);
+    }
+    return HTH_OK;
+}
+
 static hth_err data_gather(void *arg)
 {
     const data_rows *r = arg;
     hth_train_data *d = r->d;
+    const int64_t *rows = d->rows + r->first;
     for (int i = 0; i < d->n_inputs; i++) {
-        HTH_TRY(
-            hth_dataset_gather(&d->set, d->source[i], d->rows + r->first, r->n, d->input[i].data));
+        bool images = hth_augment_any(&d->augment) && i == d->image;
+        HTH_TRY(images ? data_gather_images(d, rows, r->n)
+                       : hth_dataset_gather(&d->set, d->source[i], rows, r->n, d->input[i].data));
     }
-    return data_gather_target(d, d->rows + r->first, r->n);
+    return data_gather_target(d, rows, r->n);
 }
 
 hth_err hth_train_data_batch(hth_train_data *data, int64_t first, int64_t batch)

@@ -22,7 +22,8 @@ typedef struct hth_train_part {
     int fd;             // of the file, which stays the caller's; -1: `path` is opened
     hth_store *store;   // that has the dataset; NULL: it is a file
     const char *tenant; // .. whose it is
-    const hth_train_scale *scale; // for bytes where the model reads floats; NULL: none
+    const hth_train_scale *scale; // for bytes where the model reads floats, or images; NULL: none
+    const hth_augment *augment;   // what images get anew in each epoch; NULL: nothing
 } hth_train_part;
 
 typedef struct hth_train_data {
@@ -35,17 +36,21 @@ typedef struct hth_train_data {
     const hth_dataset_tensor *source[HTH_TRAIN_MAX_INPUTS], *target_source;
     hth_tensor input[HTH_TRAIN_MAX_INPUTS], target; // one batch
     int64_t *rows;                                  // the order of the epoch
+    hth_augment augment;
+    int image;     // the input that it changes
+    uint64_t seed; // as the order has them
+    int64_t epoch;
 } hth_train_data;
 
 // hth_train_data_open opens a part's file and matches its tensors to the inputs of `model`; what is
 // left is the target. A sample may be flat, or lack or have dimensions of 1: it is reshaped. Bytes
-// stay bytes in data->input. HTH_EINVAL names what is missing or does not fit. Closed also on
-// error.
+// stay bytes in data->input. HTH_EINVAL names what is missing or does not fit: for images that are
+// flipped, cropped or normalised that is any but one input [N, C, H, W]. Closed also on error.
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *model,
                             hth_train_data *data);
 void hth_train_data_close(hth_train_data *data);
 
-// hth_train_data_order sets the order of an epoch.
+// hth_train_data_order sets the order of an epoch, and what images get in it.
 void hth_train_data_order(hth_train_data *data, bool shuffle, uint64_t seed, int64_t epoch);
 // hth_train_data_label is element i of labels, which need not be aligned.
 int64_t hth_train_data_label(const hth_tensor *tensor, size_t index);
