@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda tests/independence))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/devices tests/python tests/infer tests/security tests/remote tests/page tests/gpu tests/tools,$d/*_test.sh $d/*_test.py))
+SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/cxx tests/devices tests/python tests/infer tests/security tests/remote tests/page tests/gpu tests/tools,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-asan-fast check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
@@ -41,7 +41,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,alias clients cxx damage datasets demo disk_full export follow job_owner devices/augment \
+            $(patsubst %,tests/%_test.py,alias clients cxx/cxx damage datasets demo disk_full export follow job_owner devices/augment \
             devices/cpu_options joined metrics tools/plan_check outputs page/page page/acts page/looks read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
             $(addprefix python/,fork infer/pictures preload python torch) \
             $(addprefix remote/,cluster content http kill network owner) \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call of hearth.h from C++: an engine in this process, or a server. tests/cxx_test.py compiles
-// it with all warnings as errors, and looks whether a call of the header is missing here.
+// Every call of hearth.h from C++: an engine in this process, or a server. tests/cxx/cxx_test.py
+// compiles it with all warnings as errors, and looks whether a call of the header is missing here.
 // usage: calls URL STORE DIGITS-FOLDER
 #include <hearth.h>
 

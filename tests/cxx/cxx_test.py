@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hearth.h for programs of others: C and C++ with all warnings, every call over each transport, the examples of docs/c.md as printed,
-and jobs whose client goes. Speaks TAP. usage: tests/cxx_test.py BUILD_DIR, from the root. Needs g++ (make deps-test)."""
+and jobs whose client goes. Speaks TAP. usage: tests/cxx/cxx_test.py BUILD_DIR, from the root. Needs g++ (make deps-test)."""
 import json
 import os
 import re
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DIGITS = os.path.join(ROOT, 'tests', 'data', 'digits')
 STRICT = ['-Wall', '-Wextra', '-Wpedantic', '-Werror', '-I' + os.path.join(ROOT, 'client')]
