@@ -55,7 +55,7 @@ class Tap(unittest.TestResult):
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        if not self.told:  # not for a subtest
+        if not self.told or not hasattr(test, '_testMethodName'):  # not for a subtest; for a class, after others' tests, too
             self.line('ok', test, f' # SKIP {reason}')
 
     def bad(self, test, text):

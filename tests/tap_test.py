@@ -23,7 +23,7 @@ sys.path.insert(0, 'tests')
 import tap
 class Case(unittest.TestCase):
 %s
-sys.exit(tap.run([Case]))
+sys.exit(tap.run([c for c in list(globals().values()) if isinstance(c, type)]))
 """
 SUB = '        for i in range(3):\n            with self.subTest(i=i):\n                '
 
@@ -61,6 +61,12 @@ class Tap(unittest.TestCase):
 
     def test_skipped(self):
         self.told("    def test_a(self):\n        self.skipTest('why')", 0, 'ok 1 - Case.test_a # SKIP why')
+
+    def test_class_is_skipped(self):
+        """Told and counted, also after another class's tests."""
+        self.told("    def test_a(self):\n        pass\nclass Other(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls):\n"
+                  "        raise unittest.SkipTest('why')\n    def test_b(self):\n        pass", 0,
+                  'ok 1 - Case.test_a', 'ok 2 - setUpClass (__main__.Other) # SKIP why')
 
     def test_expected(self):
         self.told('    @unittest.expectedFailure\n    def test_a(self):\n        pass', 1, 'not ok 1 - Case.test_a passes, and should not')
