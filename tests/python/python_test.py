@@ -445,11 +445,17 @@ class Documents(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if k not in ('HEARTH_LIBRARY', 'PYTHONPATH')}
         if BUILD != os.path.join(ROOT, 'build'):
             env['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
-        code = f'import hearthd; h = hearthd.Client({FOLDER + "/embedded"!r}); print(hearthd.__file__, len(h.models()) > 1)'
+        code = ('import hearthd, importlib.metadata; print(hearthd.__file__, hearthd.__version__, importlib.metadata.version("hearthd"), '
+                f'len(hearthd.Client({FOLDER + "/embedded"!r}).models()) > 1)')
         run = subprocess.run([venv + '/bin/python', '-c', code], check=False, capture_output=True, text=True, cwd='/', env=env)
-        self.assertIn(' True', run.stdout, run.stderr)
+        with open(os.path.join(ROOT, 'client', 'hearth.h'), encoding='utf-8') as f:
+            version = re.search(r'^#define HEARTH_VERSION +"(.+)"', f.read(), re.M)[1]
+        self.assertEqual(run.stdout.split()[1:], [version, version, 'True'], run.stderr)
         self.assertTrue(run.stdout.startswith(os.path.realpath(venv)) or run.stdout.startswith(venv), run.stdout)
         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(run.stdout.split()[0]), 'py.typed')))
+        for name in ('hearth', 'hearthd') if BUILD == os.path.join(ROOT, 'build') else ():  # the tree's own
+            run = subprocess.run([f'{venv}/bin/{name}', '--version'], check=False, capture_output=True, text=True, cwd='/', env=env)
+            self.assertEqual((run.returncode, run.stdout), (0, f'{name} {version}\n'), run.stderr)
 
 
 def main():

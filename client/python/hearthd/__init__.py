@@ -14,8 +14,9 @@ from ._errors import (Busy, Canceled, Corrupt, Denied, DeviceLost, Error, Exists
                       NotSupported, OutOfDeviceMemory, OutOfMemory, SystemFailure, TimedOut, TooBig)
 from .exchange import Exchange
 from ._jobs import Job, JobStatus, Step, Trained
+from ._library import version as _version
 
-__version__ = '0.1.0'
+__version__ = _version()
 __all__ = ['Busy', 'Canceled', 'Client', 'Corrupt', 'Denied', 'DeviceLost', 'Error', 'Exchange', 'Exists', 'Exported', 'Imported', 'InvalidArgument', 'Job',
            'JobStatus', 'LibraryNotFound', 'NotFound', 'NotSupported', 'OutOfDeviceMemory', 'OutOfMemory', 'Step', 'SystemFailure', 'TimedOut',
            'TooBig', 'Trained']

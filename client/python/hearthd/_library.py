@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+import re
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Iterator
 from ._errors import LibraryNotFound, error_of
 
 MAX_RANK = 8
+PACKAGE = Path(__file__).resolve().parent
 PROGRESS = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_uint64, C.c_uint64)
 
 
@@ -97,13 +99,26 @@ _SIGNATURES = {
 }
 
 
-def _build_folders() -> Iterator[Path]:
-    root = Path(__file__).resolve().parents[3]  # where this file lies in its tree
+def version() -> str:
+    """hearth.h's."""
+    try:
+        from ._built import VERSION  # written when the package was built
+        return VERSION
+    except ImportError:
+        header = PACKAGE.parents[1] / 'hearth.h'
+        found = re.search(r'^#define HEARTH_VERSION +"(.+)"', header.read_text(encoding='utf-8'), re.M) if header.exists() else None
+        return found[1] if found else 'unknown'
+
+
+def build_folders() -> Iterator[Path]:
+    """Where make builds, in the tree that this package lies in or came from."""
+    root = PACKAGE.parents[2]
     if (root / 'client' / 'hearth.h').exists():
         yield root / 'build'
     try:
-        from ._build_folder import BUILD_FOLDER  # written when the package was installed
-        yield Path(BUILD_FOLDER)
+        from ._built import BUILD_FOLDER
+        if BUILD_FOLDER:
+            yield Path(BUILD_FOLDER)
     except ImportError:
         pass
 
@@ -121,13 +136,24 @@ def candidates() -> Iterator[str]:
     if os.environ.get('HEARTH_LIBRARY'):
         yield os.environ['HEARTH_LIBRARY']
         return
-    for folder in _build_folders():
+    inside = PACKAGE / 'lib' / 'libhearth.so.0'
+    if inside.exists():  # and no other: the package's own functions are of this version
+        yield str(inside)
+        return
+    for folder in build_folders():
         if (folder / 'libhearth.so').exists():
             yield str(folder / 'libhearth.so')
     installed = _pkg_config()
     if installed is not None:
         yield installed
     yield 'libhearth.so.0'
+
+
+def _why(path: str, error: OSError) -> str:
+    """What the loader said. Of a file for another processor it says that it is not there."""
+    if str(error).startswith(path + ': ') and 'No such file' in str(error) and os.path.exists(path):
+        return f'{path}: not for this kind of processor'
+    return str(error)
 
 
 @lru_cache(maxsize=None)
@@ -139,7 +165,9 @@ def load() -> C.CDLL:
             library = C.CDLL(path)
             break
         except OSError as e:
-            tried.append(str(e))
+            tried.append(_why(path, e))
+            if Path(path).parent == PACKAGE / 'lib':
+                raise LibraryNotFound(f'the library in this package cannot be loaded: {tried[0]}') from None
     else:
         raise LibraryNotFound('libhearth.so cannot be loaded (' + '; '.join(tried) + '): build it with make, install it with make '
                               'install, or set HEARTH_LIBRARY to its path')
