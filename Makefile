@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is built and installed; `make help` lists all goals. V=1 shows the commands; CC=clang B=build-clang builds
 # elsewhere with another compiler. The other goals are in mk/: deps (packages), cuda (the plug-in), test, bench,
-# bundle.
+# bundle, wheel.
 B        ?= build
 CC       ?= cc
 OPT      ?= -O2
@@ -47,7 +47,7 @@ OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all help docs demo install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(DNNL) ## what is installed, in build/ (B=); plain make does this
-include mk/deps.mk mk/cuda.mk mk/mpi.mk mk/test.mk mk/bench.mk mk/bundle.mk
+include mk/deps.mk mk/cuda.mk mk/mpi.mk mk/test.mk mk/bench.mk mk/bundle.mk mk/wheel.mk
 MK       := $(MAKEFILE_LIST)
 
 help: ## this list

