@@ -41,9 +41,9 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(B)/runtime/job_memory_test $(B)/runtime/tenants/tenant_test $(B)/server/rpc/rings_test \
             $(patsubst %,$(B)/tests/%_test,child cli drain shortage tenant train) \
             $(B)/tests/independence/random_test $(patsubst %,$(B)/tests/cuda/%_test,cuda_devices cuda_engine cuda_graph cuda_tune) \
-            $(patsubst %,tests/%_test.py,alias clients cxx/cxx damage datasets demo disk_full export follow job_owner devices/augment \
+            $(patsubst %,tests/%_test.py,alias clients cxx/cxx damage datasets demo disk_full export follow infer/pictures job_owner devices/augment \
             devices/cpu_options joined metrics tools/plan_check outputs page/page page/acts page/looks read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
-            $(addprefix python/,fork infer/pictures preload python torch) \
+            $(addprefix python/,fork preload python torch) \
             $(addprefix remote/,cluster content http kill network owner) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
