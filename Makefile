@@ -14,6 +14,7 @@ Q        := $(if $(V),,@)
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
+comma    := ,
 say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 
 # What Debian builds its own packages with (dpkg-buildflags, hardening=+all). Sanitizers have checks of their own.
@@ -99,12 +100,16 @@ $(B)/%.o: %.c | $(GEN_C) needs-build
 $(B)/libhth.a: $(OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
+# Where plug-ins are installed; by default that is where libhearth.so is, in which programs look by themselves. Another folder
+# is named when they are linked.
+PLUGINDIR ?=
+LD_PLUGINS = $(if $(PLUGINDIR),-Wl$(comma)-rpath$(comma)$(PLUGINDIR))
 $(B)/hearth: $(B)/client/cli/hearth_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LD_PLUGINS) -pie -o $@ $^ $(LDLIBS)
 $(B)/hearthd: $(B)/server/daemon/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LD_PLUGINS) -pie -o $@ $^ $(LDLIBS)
 # Manual pages and completions: what the tables of commands and settings decide is printed by hearth-docs.
 $(B)/hearth-docs: $(B)/client/cli/docs_main.o $(B)/libhth.a
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
@@ -127,7 +132,7 @@ $(DNNL): $(DNNL_OBJ)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libhearth_dnnl.so -Wl,-z,defs -o $@ $^ -ldnnl
 $(B)/libhearth.so: client/libhearth.map $(OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,-z,defs \
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LD_PLUGINS) -shared -Wl,-soname,libhearth.so.0 -Wl,-z,defs \
 	    -Wl,--version-script=client/libhearth.map -o $@ $(OBJ) $(LDLIBS)
 $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
@@ -145,19 +150,20 @@ ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
 INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(PREFIX)/include/hearth.h $(PREFIX)/include/hearth.hpp \
             $(PREFIX)/lib/sysusers.d/hearth.conf \
-            $(patsubst %,$(LIBDIR)/libhearth%,.so.0 .so _dnnl.so _cuda.so _mpi.so) $(LIBDIR)/pkgconfig/hearth.pc \
+            $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth.so $(LIBDIR)/pkgconfig/hearth.pc \
+            $(patsubst %,$(or $(PLUGINDIR),$(LIBDIR))/libhearth_%.so,dnnl cuda mpi) \
             $(UNITDIR)/hearthd.service $(DOCDIR)/openapi.json $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
             $(patsubst zsh/%,$(ZSHDIR)/%,$(SHELLS:bash/%=$(BASHDIR)/%))
-fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+# A folder in which the loader does not look by itself: programs made through pkg-config are to find the library there.
+RPATH     = $(if $(filter /usr/lib% /lib%,$(LIBDIR)),,-Wl$(comma)-rpath$(comma)$${libdir})
+fill      = sed -e 's| *@RPATH@|$(if $(RPATH), $(RPATH))|' -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
             -e 's|@CONFDIR@|$(CONFDIR)|g'
 install: all docs ## installs; PREFIX=/usr/local, DESTDIR= to stage
 	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
 	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
 	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(LIBDIR)/libhearth.so.0
-	install -D -m 755 $(DNNL) $(DESTDIR)$(LIBDIR)/libhearth_dnnl.so
 	ln -sf libhearth.so.0 $(DESTDIR)$(LIBDIR)/libhearth.so
-	$(if $(PLUGIN),install -D -m 755 $(PLUGIN) $(DESTDIR)$(LIBDIR)/libhearth_cuda.so)
-	$(if $(MPI),install -D -m 755 $(MPI) $(DESTDIR)$(LIBDIR)/libhearth_mpi.so)
+	install -D -m 755 -t $(DESTDIR)$(or $(PLUGINDIR),$(LIBDIR)) $(DNNL) $(PLUGIN) $(MPI)
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 	install -D -m 644 client/hearth.hpp $(DESTDIR)$(PREFIX)/include/hearth.hpp
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
@@ -175,6 +181,7 @@ install: all docs ## installs; PREFIX=/usr/local, DESTDIR= to stage
 uninstall: ## removes what install put there; a configuration that was changed stays
 	! cmp -s server/daemon/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf || rm $(DESTDIR)$(CONFDIR)/hearthd.conf
 	rm -f $(INSTALLED:%=$(DESTDIR)%)
+	$(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || ldconfig)
 clean: ## removes the build folders
 	rm -rf build build-asan build-tsan build-fuzz build-clang
 

@@ -250,6 +250,30 @@ else
     skip 'a program built through pkg-config' 'pkg-config is not installed'
 fi
 
+# Where the loader does not look, pkg-config's words say where the library is; ldconfig, here one that takes a note, is told of it.
+prefix() {
+    unset PKG_CONFIG_SYSROOT_DIR LD_LIBRARY_PATH
+    mkdir "$dir/sbin"
+    printf '#!/bin/sh\necho ran >>%s/ldconfig\n' "$dir" >"$dir/sbin/ldconfig"
+    chmod +x "$dir/sbin/ldconfig"
+    run 0 env PATH="$dir/sbin:$PATH" make -s B="$build" install DESTDIR="$dir/staged" PREFIX=/usr || return 1
+    [ ! -e "$dir/ldconfig" ] || { echo 'ldconfig ran for what is only staged' >>"$dir/out"; return 1; }
+    run 0 env PKG_CONFIG_PATH="$dir/staged/usr/lib/pkgconfig" pkg-config --libs hearth && ! grep rpath "$dir/out" || return 1
+    run 0 env PATH="$dir/sbin:$PATH" make -s B="$build" install DESTDIR= PREFIX="$dir/opt/x" || return 1
+    [ "$(id -u)" != 0 ] || [ "$(cat "$dir/ldconfig")" = ran ] || { echo 'ldconfig did not run once' >>"$dir/out"; return 1; }
+    PKG_CONFIG_PATH=$dir/opt/x/lib/pkgconfig
+    export PKG_CONFIG_PATH
+    # shellcheck disable=SC2046
+    run 0 "${CC:-cc}" -Wall -Werror -o "$dir/program" docs/embed.c $(pkg-config --cflags --libs hearth) &&
+        run 0 "$dir/program" "$dir/store-prefix" tests/data/digits/digits.onnx && said 'this is a 2' || return 1
+    run 0 env PATH="$dir/sbin:$PATH" make -s B="$build" uninstall DESTDIR= PREFIX="$dir/opt/x" && [ -z "$(find "$dir/opt/x" ! -type d)" ]
+}
+if command -v pkg-config >/dev/null; then
+    check 'from a prefix of its own a program made through pkg-config runs; ldconfig runs for what is installed, not for what is staged' prefix
+else
+    skip 'a program from a prefix of its own' 'pkg-config is not installed'
+fi
+
 # ---- manual pages and completions
 share=$root/opt/hearth/share
 pages() {
