@@ -98,10 +98,15 @@ static hth_err local_answers(const char *path, uid_t *uid)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool there = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
                  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0;
+    bool denied = !there && errno == EACCES;
     if (fd >= 0) {
         close(fd);
     }
     *uid = there ? who.uid : 0;
+    if (denied) {
+        return hth_fail(HTH_EDENIED, "you may not open %s: its owner and members of its group may",
+                        path);
+    }
     return there ? HTH_OK : hth_fail(HTH_ENOENT, "no server answers at %s", path);
 }
 

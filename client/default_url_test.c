@@ -4,6 +4,7 @@
 
 #include "base/test.h"
 
+#include <grp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -106,6 +107,29 @@ static void test_strangers(void **state)
     close(fd);
 }
 
+// A server whose socket is for its group (the service's) is not one that is absent.
+static void test_group_only(void **state)
+{
+    int status;
+    if (geteuid() != 0) {
+        skip();
+    }
+    int fd = listen_at(path);
+    assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(chmod(path, 0770), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool other = setgroups(0, NULL) == 0 && setgid(STRANGER) == 0 && setuid(STRANGER) == 0;
+        bool told = hth_default_url_trusts(path, true) == HTH_EDENIED &&
+                    strstr(hth_err_detail(), "you may not open") != NULL;
+        _exit(!other || !told);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    close(fd);
+}
+
 static void test_find(void **state)
 {
     char url[300], want[300], socket_path[250];
@@ -131,6 +155,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_open_folders, setup, teardown),
         cmocka_unit_test_setup_teardown(test_strangers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_group_only, setup, teardown),
         cmocka_unit_test_setup_teardown(test_find, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
