@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The examples for clusters (docs/cluster): the Slurm script by itself and in a Slurm of one node, the Kubernetes manifest by its schema and with its
-commands executed here. Speaks TAP. usage: tests/remote/cluster_test.py BUILD_DIR, from the root."""
+"""The examples for clusters (docs/cluster): the Slurm script by itself and in a Slurm of one node, the Kubernetes manifests by their schema and with
+their commands executed here. Speaks TAP. usage: tests/remote/cluster_test.py BUILD_DIR, from the root."""
+import http.client
 import json
 import os
 import re
@@ -17,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DIGITS, SCRIPT = os.path.join(ROOT, 'tests', 'data', 'digits'), os.path.join(ROOT, 'docs', 'cluster', 'hearth.sbatch')
 MANIFEST = os.path.join(ROOT, 'docs', 'cluster', 'kubernetes.yaml')
+SERVER = os.path.join(ROOT, 'docs', 'cluster', 'kubernetes-server.yaml')
 TRAIN, PATIENCE = DIGITS + '/train.safetensors', 120
 LOSS = ('--loss', 'softmax-xent', '--batch', '64')
 sys.dont_write_bytecode = True
@@ -24,6 +26,8 @@ sys.path[:0] = [os.path.join(ROOT, 'tests'), os.path.join(ROOT, 'tests', 'remote
 import slurm_node  # noqa: E402
 import tap  # noqa: E402
 
+if __name__ == '__main__':  # the clients' Python has both of these
+    tap.use_python('kubernetes_validate', tap.clients_folder() + '/bin/python')
 try:
     import yaml
 except ImportError:
@@ -128,14 +132,23 @@ class InSlurm(Node):
         self.assertEqual(self.slurm.state(long)[0], 'CANCELLED')
 
 
+class Manifest(Node):
+    def objects_of(self, path):
+        with open(path, encoding='utf-8') as f:
+            return {o['kind']: o for o in yaml.safe_load_all(f)}
+
+    def check_schema(self, objects):
+        for o in objects.values():
+            kubernetes_validate.validate(o, kubernetes_validate.latest_version(), strict=True)
+
+
 @unittest.skipIf(yaml is None, 'no PyYAML (python3-yaml)')
-class Kubernetes(Node):
+class Kubernetes(Manifest):
     """kubernetes.yaml: what its objects refer to is there, and its commands work."""
 
     def setUp(self):
         super().setUp()
-        with open(MANIFEST, encoding='utf-8') as f:
-            self.objects = {o['kind']: o for o in yaml.safe_load_all(f)}
+        self.objects = self.objects_of(MANIFEST)
         self.pods = {kind: self.objects[kind]['spec']['template'] for kind in ('DaemonSet', 'Job')}
 
     def test_objects(self):
@@ -151,10 +164,9 @@ class Kubernetes(Node):
         paths = [next(v['hostPath']['path'] for v in p['spec']['volumes'] if v['name'] == 'run') for p in self.pods.values()]
         self.assertEqual(paths[0], paths[1])  # they meet at the socket
 
-    @unittest.skipIf(kubernetes_validate is None, 'no kubernetes-validate (PyPI)')
+    @unittest.skipIf(kubernetes_validate is None, 'no kubernetes-validate (make deps-clients)')
     def test_schema(self):
-        for o in self.objects.values():
-            kubernetes_validate.validate(o, kubernetes_validate.latest_version(), strict=True)
+        self.check_schema(self.objects)
 
     def test_daemon(self):
         """hearthd accepts its flags, and the file of tenants."""
@@ -186,5 +198,58 @@ class Kubernetes(Node):
         self.assertEqual((p.wait(PATIENCE), self.job('long')['state']), (1, 'canceled'))
 
 
+@unittest.skipIf(yaml is None, 'no PyYAML (python3-yaml)')
+class KubernetesServer(Manifest):
+    """kubernetes-server.yaml: what its objects refer to is there, hearthd accepts its flags, and its probes are answered."""
+
+    def setUp(self):
+        super().setUp()
+        self.objects = self.objects_of(SERVER)
+        self.pod = self.objects['StatefulSet']['spec']['template']
+        self.container, = self.pod['spec']['containers']
+
+    def test_objects(self):
+        self.assertEqual(list(self.objects), ['Namespace', 'Service', 'StatefulSet'])
+        service, stateful = self.objects['Service'], self.objects['StatefulSet']
+        self.assertEqual(stateful['spec']['serviceName'], service['metadata']['name'])
+        for o in service, stateful:
+            self.assertEqual(o['metadata']['namespace'], self.objects['Namespace']['metadata']['name'])
+        for labels in (service['spec']['selector'], stateful['spec']['selector']['matchLabels']):
+            self.assertEqual(labels, self.pod['metadata']['labels'])
+        ports = {p['name']: p['containerPort'] for p in self.container['ports']}
+        self.assertEqual({p['targetPort']: p['port'] for p in service['spec']['ports']}, ports)
+        listens = {int(a.rsplit(':', 1)[1]) for a in self.container['args'] if a.startswith(('--http=', '--metrics='))}
+        self.assertEqual(listens, set(ports.values()))
+        volumes = {v['name'] for v in self.pod['spec']['volumes']} | {v['metadata']['name'] for v in stateful['spec']['volumeClaimTemplates']}
+        self.assertEqual({m['name'] for m in self.container['volumeMounts']}, volumes)
+        self.assertEqual((self.container['securityContext']['readOnlyRootFilesystem'], self.pod['spec']['securityContext']['runAsNonRoot']), (True, True))
+
+    @unittest.skipIf(kubernetes_validate is None, 'no kubernetes-validate (make deps-clients)')
+    def test_schema(self):
+        self.check_schema(self.objects)
+        self.container['readinessProbe']['httpGet']['prot'] = 'http'  # the validator would say it
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            self.check_schema(self.objects)
+
+    def test_flags(self):
+        args = [a.replace('/var/lib/hearth', self.folder).replace('/run/hearth', self.folder) for a in self.container['args']]
+        done = subprocess.run([BUILD + '/hearthd', *args, '--check-config'], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(SERVER, encoding='utf-8') as f:
+            flags = re.findall(r'^ +# - (--\S+)$', f.read(), re.M)  # those of a GPU
+        self.assertEqual(len(flags), 2)
+        known = subprocess.run([BUILD + '/hearthd', '--help'], capture_output=True, text=True, check=True).stdout
+        for flag in flags:
+            self.assertIn(flag[2:].split('=')[0].replace('-', '.'), known)
+
+    def test_probes(self):
+        paths = {self.container[p]['httpGet']['path'] for p in ('startupProbe', 'livenessProbe', 'readinessProbe')}
+        for path in paths:
+            c = http.client.HTTPConnection(self.daemon.address, timeout=PATIENCE)
+            self.addCleanup(c.close)
+            c.request('GET', path)
+            self.assertEqual(c.getresponse().status, 200, path)
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Script, InSlurm, Kubernetes]))
+    sys.exit(tap.run([Script, InSlurm, Kubernetes, KubernetesServer]))
