@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is built and installed; `make help` lists all goals. V=1 shows the commands; CC=clang B=build-clang builds
 # elsewhere with another compiler. The other goals are in mk/: deps (packages), cuda (the plug-in), test, bench,
-# bundle, wheel.
+# bundle, and an image ) . packages ( Debian's wheel.
 B        ?= build
 CC       ?= cc
 OPT      ?= -O2
@@ -48,7 +48,7 @@ OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all help docs demo install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(DNNL) ## what is installed, in build/ (B=); plain make does this
-include mk/deps.mk mk/cuda.mk mk/mpi.mk mk/test.mk mk/bench.mk mk/bundle.mk mk/wheel.mk
+include mk/deps.mk mk/cuda.mk mk/mpi.mk mk/test.mk mk/bench.mk mk/bundle.mk mk/wheel.mk mk/packages.mk
 MK       := $(MAKEFILE_LIST)
 
 help: ## this list
@@ -185,4 +185,4 @@ uninstall: ## removes what install put there; a configuration that was changed s
 clean: ## removes the build folders
 	rm -rf build build-asan build-tsan build-fuzz build-clang
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -path $(B)/deb -prune -o -name '*.d' -print 2>/dev/null)

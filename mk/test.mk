@@ -11,7 +11,7 @@ $(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNN
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS) -lcmocka
 tests: all-tests ## builds all tests, runs none
-all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN) $(B)/tests/bench/kmeans_bench
+all-tests: all docs $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN) $(B)/tests/bench/kmeans_bench
 	@:
 
 # More at a time than there are processors, for most tests wait most of the time; under a sanitizer they compute more.
