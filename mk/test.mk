@@ -21,7 +21,8 @@ LONG     := $(addprefix %/,soak_test.py gpu_check_test.sh page_test.py python_te
             onednn_test.sh child_test cli_test router_test train_test proxy_test cuda_engine_test plan_policy_test \
             plan_train_test train_eval_test plan_curve_test drain_test router_group_test router_kmeans_test plan_check_test.py \
             follow_test.py cxx_test.py datasets_test.py damage_test.py kill_test.py ranks_test.py demo_test.py spill_test.sh \
-            shortage_test tenant_test cuda_graph_test random_test train_fair_test train_grow_test checkpoint_test replan_test)
+            shortage_test tenant_test cuda_graph_test random_test train_fair_test train_grow_test checkpoint_test replan_test \
+            spark_test.py predict_test.py)
 first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 RUN_TESTS = $(Q)rm -f $(B)/test-times; HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
@@ -44,7 +45,7 @@ SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/be
             $(patsubst %,tests/%_test.py,alias clients cxx/cxx damage datasets demo disk_full export follow infer/pictures job_owner devices/augment \
             devices/cpu_options joined metrics tools/plan_check outputs page/page page/acts page/looks read_only readme rpc soak shares terminal train_log versions bench/kmeans_estimator \
             $(addprefix python/,fork preload python torch) \
-            $(addprefix remote/,cluster content http kill network owner) \
+            $(addprefix remote/,cluster content http kill network owner predict spark) \
             $(addprefix security/,bodies certificate confined files hostile_model security)) \
             $(patsubst %,tests/%_test.sh,gpu/gpu_check onednn ops resume spill)
 check: deps-test ## all tests (TAP), TEST_JOBS=nproc+2 at a time

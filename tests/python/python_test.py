@@ -456,6 +456,9 @@ class Documents(unittest.TestCase):
         for name in ('hearth', 'hearthd') if BUILD == os.path.join(ROOT, 'build') else ():  # the tree's own
             run = subprocess.run([f'{venv}/bin/{name}', '--version'], check=False, capture_output=True, text=True, cwd='/', env=env)
             self.assertEqual((run.returncode, run.stdout), (0, f'{name} {version}\n'), run.stderr)
+        run = subprocess.run([venv + '/bin/hearthd-spark-resource'], check=False, capture_output=True, text=True, cwd='/',
+                             env={**env, 'HEARTH_SERVER': FOLDER + '/embedded'})
+        self.assertEqual(run.stdout, '{"name": "hearth", "addresses": ["cpu:0"]}\n', run.stderr)
 
 
 def main():

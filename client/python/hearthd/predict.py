@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as a function for worker processes: of Spark (hearthd.spark), Dask, Ray or multiprocessing.
+
+    from hearthd.predict import Predictor
+
+    digits = Predictor('digits')        # asks the server of this machine what the model takes
+    logits = digits(images)['logits']   # here, or in any process that it is sent to by pickle
+
+A process has one connection to its server, which it opens when it first asks, and keeps; a fork opens its own. What a busy or lost
+server refuses is asked again, for a while. The weights are the server's: a process more costs its connection.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, NamedTuple, TypeVar
+
+import numpy as np
+
+from ._client import Client
+from ._errors import Busy, Canceled, DeviceLost, Error, InvalidArgument, NotFound, NotSupported, OutOfDeviceMemory, SystemFailure
+from ._memory import BFLOAT16, DTYPES
+
+T = TypeVar('T')
+_TYPES = {'FP32': np.float32, 'FP64': np.float64, 'FP16': np.float16, 'BOOL': np.bool_, 'INT8': np.int8, 'INT16': np.int16,
+          'INT32': np.int32, 'INT64': np.int64, 'UINT8': np.uint8, 'UINT16': np.uint16, 'UINT32': np.uint32, 'UINT64': np.uint64}
+_WIDTH = {'b': 0, 'i': 1, 'u': 1, 'f': 2}  # a kind converts to its own and to wider ones
+
+
+# ---- what a model takes and gives
+
+class Slot(NamedTuple):
+    """An input or output: its name, its type ("FP32"), and its shape, samples first; -1 is any number."""
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's type of it; outputs of BF16 are FP32 where NumPy has none."""
+        if self.datatype == 'BF16':
+            return np.dtype(DTYPES.get(BFLOAT16, np.float32))
+        if self.datatype not in _TYPES:
+            raise NotSupported(f"'{self.name}' is of {self.datatype}, which columns of numbers cannot be")
+        return np.dtype(_TYPES[self.datatype])
+
+    def __str__(self) -> str:
+        return self.datatype if not self.shape else f'{self.datatype} [{",".join("n" if d < 0 else str(d) for d in self.shape)}]'
+
+
+class Signature(NamedTuple):
+    """A model's inputs and outputs; max_batch: the most rows of a request, 0 or less: as many as one likes."""
+    model: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    max_batch: int
+
+    @staticmethod
+    def of(doc: Mapping[str, Any]) -> Signature:
+        def slots(rows: Any) -> tuple[Slot, ...]:
+            return tuple(Slot(r['name'], r['datatype'], tuple(r['shape'])) for r in rows)
+        return Signature(doc['name'], slots(doc['inputs']), slots(doc['outputs']), doc.get('max_batch', 0))
+
+
+def check_batch(signature: Signature, rows: int) -> None:
+    """Refuses a number of rows that a model does not take, where the last request of many has fewer."""
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise InvalidArgument(f'batch_size is a whole number from 1, not {rows!r}')
+    for slot in signature.inputs:
+        if slot.shape and slot.shape[0] >= 0 and (slot.shape[0], rows) != (1, 1):
+            can = 'batch_size can only be 1' if slot.shape[0] == 1 else 'export it with a first dimension of any size'
+            raise InvalidArgument(f"input '{slot.name}' of '{signature.model}' takes {slot.shape[0]} rows at a time, no other number: {can}")
+    if 0 < signature.max_batch < rows:
+        raise InvalidArgument(f"'{signature.model}' takes at most {signature.max_batch} rows at a time, and batch_size is {rows}")
+
+
+def converts(have: Any, want: Any) -> bool:
+    """Whether values of a type may go where another is wanted: whole numbers as floats, not floats as whole numbers."""
+    def width(dtype: Any) -> int | None:
+        return 2 if BFLOAT16 in DTYPES and np.dtype(dtype) == DTYPES[BFLOAT16] else _WIDTH.get(np.dtype(dtype).kind)
+    a, b = width(have), width(want)
+    return a is not None and b is not None and a <= b
+
+
+def converted(array: np.ndarray, want: Any, what: str) -> np.ndarray:
+    """The values in another type; the array itself where it has that type. `what` is its name in a refusal."""
+    dtype = np.dtype(want)
+    if array.dtype == dtype:
+        return array
+    if not converts(array.dtype, dtype):
+        hint = ' (nulls, texts or decimals)' if array.dtype == object else ''
+        raise InvalidArgument(f'{what} is of {array.dtype}{hint}, which does not convert to {dtype}')
+    if array.dtype.kind in 'iu' and dtype.kind in 'iu' and array.size and not np.can_cast(array.dtype, dtype):
+        limits = np.iinfo(dtype)
+        for value in (int(array.min()), int(array.max())):
+            if not limits.min <= value <= limits.max:
+                raise InvalidArgument(f'{what} has {value}, which is outside of {dtype}')
+    return array.astype(dtype)
+
+
+def sample_shape(want: tuple[int, ...], have: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that samples of shape `have`, flat or not, get where `want` is wanted, in which -1 is any; None: they do not fit."""
+    if len(have) == len(want) and all(w in (-1, h) for w, h in zip(want, have)):
+        return have
+    values, known, free = math.prod(have), math.prod(w for w in want if w >= 0), want.count(-1)
+    if free == 0:
+        return want if values == known else None
+    if free == 1 and len(have) <= 1 and known and values % known == 0:
+        return tuple(values // known if w < 0 else w for w in want)
+    return None
+
+
+def cast(slot: Slot, value: Any) -> np.ndarray:
+    """An array as an input takes it, samples first: of its type, and each sample in its shape, whether it was flat or not."""
+    array = np.asarray(value)
+    if array.ndim == 0:  # one row of one number, squeezed
+        array = array.reshape(1)
+    if slot.datatype == 'BF16' and BFLOAT16 not in DTYPES:
+        raise NotSupported(f"input '{slot.name}' takes BF16, for which the package ml_dtypes is missing")
+    array = converted(array, slot.dtype, f"input '{slot.name}' takes {slot}; what it was given")
+    if not slot.shape:
+        return array
+    shape = sample_shape(slot.shape[1:], array.shape[1:])
+    if shape is None:
+        raise InvalidArgument(f"input '{slot.name}' takes {slot}, and was given samples of shape {list(array.shape[1:])}")
+    return array.reshape(array.shape[:1] + shape)
+
+
+# ---- servers that are busy or away
+
+@dataclass(frozen=True)
+class Patience:
+    """How a call that failed for a passing reason is repeated: after a pause of `first` seconds, each further one twice as long, up to
+    `longest`, until `total` seconds after the first failure."""
+    first: float = 0.05
+    longest: float = 5
+    total: float = 120
+
+
+def passing(error: Error) -> bool:
+    """Whether the same call can succeed later: the server is busy, restarts, or the connection was lost. Asking twice is harmless."""
+    return isinstance(error, (Busy, Canceled, DeviceLost, OutOfDeviceMemory, SystemFailure))
+
+
+def retry(call: Callable[[], T], patience: Patience = Patience(), *, again: Callable[[Error], bool] = passing,
+          clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep,
+          chance: Callable[[], float] = random.random) -> T:
+    """Calls until that does not fail in a way that `again` says passes. Pauses vary by half, so that workers do not come back at once.
+    When patience ends, what was raised last is raised, with the number of tries in its sentence."""
+    begun, pause, tries = None, patience.first, 0
+    while True:
+        try:
+            return call()
+        except Error as e:
+            if not again(e):
+                raise
+            tries += 1
+            now = clock()
+            begun = now if begun is None else begun
+            left = begun + patience.total - now
+            if left <= 0:
+                raise type(e)(f'{e.sentence} (given up after {tries} tries in {now - begun:.0f} s)', e.code) from e
+            sleep(min(left, pause * (1 - chance() / 2)))
+            pause = min(2 * pause, patience.longest)
+
+
+# ---- one connection per process
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, str | None], Client] = {}  # by process and server: a fork has its parent's, and opens its own
+_present: set[tuple[int, str | None, str]] = set()  # models that a server was seen to have
+
+
+def _forked() -> None:
+    global _lock  # pylint: disable=global-statement
+    _lock = threading.Lock()  # a thread of the parent may hold the other
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def checked_server(server: str | os.PathLike[str] | None) -> str | None:
+    """A server's URL; None: each process's own, $HEARTH_SERVER or that of its machine. A folder is refused."""
+    place = os.environ.get('HEARTH_SERVER') if server is None else os.fspath(server)
+    if place and '://' not in place:
+        raise InvalidArgument(f"'{place}' is no URL: workers share a server (ipc://PATH, tcp://HOST:PORT), and not a folder")
+    return None if server is None else place
+
+
+def client(server: str | None = None) -> Client:
+    """This process's connection to a server, opened when it is first asked for."""
+    key = (os.getpid(), checked_server(server))
+    with _lock:
+        if key not in _clients:
+            _clients[key] = Client(server)
+        return _clients[key]
+
+
+# ---- models by name or by content
+
+def digest(path: str) -> str:
+    """SHA-256 of a file's bytes."""
+    h = hashlib.sha256()
+    with open(path, 'rb') as f:
+        while piece := f.read(1 << 20):
+            h.update(piece)
+    return h.hexdigest()
+
+
+def is_file(model: str | os.PathLike[str]) -> bool:
+    """Whether a model is given as an ONNX file, not as the name that a server has it under."""
+    return not isinstance(model, str) or '/' in model or model.endswith('.onnx')
+
+
+class Predictor:
+    """A model of a server, called with arrays whose first dimension counts samples.
+
+    `model` is a name of the server ("digits", "digits:3", an alias), of which the version is kept that it has now; or an ONNX file,
+    which is imported by its content, under the name "onnx-" and a hash, wherever it is missing. `server` is a URL; None: each process
+    asks the server of its own machine. `patience` is how long a busy or lost server is waited for.
+
+    Raises what the server refuses at once: NotFound, Corrupt, SystemFailure where no server answers. It may be pickled; the file of a
+    model is then looked for at the same path, or where `source` says (a function, called where the file is needed).
+    """
+
+    def __init__(self, model: str | os.PathLike[str], *, server: str | os.PathLike[str] | None = None, patience: Patience = Patience()):
+        self.server = checked_server(server)
+        self.patience = patience
+        self.file: str | None = None
+        self.source: Callable[[], str] | None = None
+        if is_file(model):
+            self.send(os.path.abspath(model))
+            self._import()
+        else:
+            self.name = os.fspath(model)
+        doc = client(self.server).model(self.name)
+        if self.file is None:
+            self.name = f"{doc['name']}:{doc['version']}"
+        elif doc['bytes'] > os.path.getsize(self.file):
+            client(self.server).remove(self.name)
+            raise InvalidArgument(f'{self.file} keeps weights in other files, which would not go with it: import it, and say its name')
+        self.signature = Signature.of(doc)
+
+    def __repr__(self) -> str:
+        return f'hearthd.predict.Predictor({self.name!r})'
+
+    def send(self, path: str) -> None:
+        """Has the model come from an ONNX file from now on, under a name that says its content."""
+        if not os.path.isfile(path):
+            raise NotFound(f"there is no file '{path}'")
+        self.file, self.name = path, f'onnx-{digest(path)[:32]}'
+
+    def _import(self) -> None:
+        path = self.file if self.source is None else self.source()
+        if path is None or not os.path.exists(path):
+            where = 'of this process' if self.server is None else f'at {self.server}'
+            raise NotFound(f"the server {where} has no model '{self.name}'" + (f", and there is no file '{path}' here" if path else ''))
+        client(self.server).import_model(self.name, path)
+
+    def _ready(self) -> Client:
+        """The connection to a server that has the model."""
+        try:
+            c = client(self.server)
+        except NotFound as e:  # of a server that is being started
+            raise SystemFailure(e.sentence) from e
+        key = (os.getpid(), self.server, self.name)
+        if key not in _present:
+            try:
+                c.model(self.name)
+            except NotFound:
+                self._import()
+            _present.add(key)
+        return c
+
+    def _ask(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        c = self._ready()
+        try:
+            return c.infer(self.name, arrays)
+        except NotFound as e:
+            _present.discard((os.getpid(), self.server, self.name))
+            if self.file is None:
+                raise
+            raise Busy(f'{e.sentence}: it is imported again') from e  # it was removed, or the server has another store
+
+    def __call__(self, inputs: Mapping[str, Any] | Any) -> dict[str, np.ndarray]:
+        """The outputs by name, of arrays by input's name or of the array of the only input, cast to what the model takes. Raises
+        InvalidArgument for what does not fit; Busy, DeviceLost or SystemFailure when patience has ended."""
+        slots = self.signature.inputs
+        if not isinstance(inputs, Mapping):
+            if len(slots) != 1:
+                raise InvalidArgument(f"'{self.name}' has {len(slots)} inputs ({', '.join(s.name for s in slots)}): give arrays by name")
+            inputs = {slots[0].name: inputs}
+        if set(inputs) != {s.name for s in slots}:
+            raise InvalidArgument(f"'{self.name}' takes {', '.join(s.name for s in slots)}, and was given {', '.join(inputs) or 'nothing'}")
+        arrays = {s.name: cast(s, inputs[s.name]) for s in slots}
+        rows = {len(a) for a in arrays.values()}
+        if len(rows) != 1:
+            raise InvalidArgument(f"the inputs of '{self.name}' have {' and '.join(map(str, sorted(rows)))} rows")
+        n = rows.pop()
+        if n == 0:
+            return {s.name: np.empty((0, *(max(0, d) for d in s.shape[1:])), s.dtype) for s in self.signature.outputs}
+        outputs = retry(lambda: self._ask(arrays), self.patience)
+        for name, value in outputs.items():
+            if value.ndim == 0 or len(value) != n:
+                raise InvalidArgument(f"output '{name}' of '{self.name}' has shape {list(value.shape)} for {n} rows: not one for each")
+        return outputs
+
+
+def output_slots(signature: Signature, names: Any = None) -> tuple[Slot, ...]:
+    """The outputs of these names, all without names; NotFound where there is no such."""
+    have = {s.name: s for s in signature.outputs}
+    for name in have if names is None else names:
+        if name not in have:
+            raise NotFound(f"'{signature.model}' has no output '{name}', but {', '.join(have)}")
+    return tuple(have.values()) if names is None else tuple(have[name] for name in names)
+
+
+def forget() -> None:
+    """Closes this process's connections."""
+    with _lock:
+        mine = [key for key in _clients if key[0] == os.getpid()]
+        for key in mine:
+            with contextlib.suppress(Error):
+                _clients.pop(key).close()

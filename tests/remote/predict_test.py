@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""hearthd.predict, and what hearthd.spark computes without Spark: casts, shapes, retries by a clock that the test moves, and a model as a
+function of several processes, whose engine and server are killed. Speaks TAP. usage: tests/remote/predict_test.py BUILD_DIR, from the root."""
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+PACKAGE, DIGITS = os.path.join(ROOT, 'client', 'python'), os.path.join(ROOT, 'tests', 'data', 'digits')
+PATIENCE = 120
+os.environ['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
+for variable in ('HEARTH_SERVER', 'HEARTH_TOKEN', 'XDG_RUNTIME_DIR'):
+    os.environ.pop(variable, None)
+sys.dont_write_bytecode = True
+sys.path[:0] = [PACKAGE, os.path.join(ROOT, 'tests'), os.path.join(ROOT, 'tests', 'remote')]
+import tap  # noqa: E402
+
+if __name__ == '__main__':
+    tap.need_numpy()
+import numpy as np  # noqa: E402
+import onnx_small  # noqa: E402
+import spark_server  # noqa: E402
+
+import hearthd  # noqa: E402
+from hearthd import predict, spark  # noqa: E402
+from hearthd._memory import read_safetensors  # noqa: E402
+from hearthd.predict import Patience, Predictor, Signature, Slot  # noqa: E402
+
+IMAGES = np.load(DIGITS + '/images.npy')
+FOLDER = tempfile.mkdtemp(prefix='hearth-predict-') if __name__ == '__main__' else ''  # a process that is spawned reads this file, too
+IMAGE = Slot('image', 'FP32', (-1, 1, 8, 8))
+
+
+def signature(*inputs, outputs=(Slot('y', 'FP32', (-1, 10)),), max_batch=0):
+    return Signature('net', tuple(inputs), tuple(outputs), max_batch)
+
+
+class Type:
+    """A type of Spark as far as hearthd.spark asks for it."""
+
+    def __init__(self, name, element=None, fields=None):
+        self.name, self.elementType = name, element
+        if fields is not None:
+            self.fields = [type('Field', (), {'name': f'f{i}', 'dataType': t}) for i, t in enumerate(fields)]
+
+    def typeName(self):
+        return self.name
+
+    def simpleString(self):
+        return f'array<{self.elementType.simpleString()}>' if self.name == 'array' else self.name
+
+
+class VectorUDT(Type):
+    pass
+
+
+def array(element):
+    return Type('array', element)
+
+
+FLOAT, DOUBLE, INT, BIGINT, TEXT, TRUTH = (Type(n) for n in ('float', 'double', 'int', 'bigint', 'string', 'boolean'))
+
+
+class Cast(unittest.TestCase):
+    def refused(self, words, call, *args, kind=hearthd.InvalidArgument, **named):
+        with self.assertRaises(kind) as caught:
+            call(*args, **named)
+        self.assertIn(words, str(caught.exception))
+        self.assertNotIn('\n', str(caught.exception))
+
+    def test_types(self):
+        for have, want, fits in (('f8', 'f4', True), ('i8', 'f4', True), ('f4', 'i8', False), ('i8', 'i1', True), ('i8', 'u1', True), ('?', 'f4', True),
+                                 ('?', 'i8', True), ('i4', '?', False), ('O', 'f4', False), ('U3', 'f4', False), ('f2', 'f4', True)):
+            self.assertEqual(predict.converts(have, want), fits, (have, want))
+        a = np.arange(4, dtype=np.float32)
+        self.assertIs(predict.converted(a, np.float32, 'a'), a)
+        self.assertEqual(predict.converted(np.array([0, 255]), np.uint8, 'a').tolist(), [0, 255])
+        self.refused('a has 256, which is outside of uint8', predict.converted, np.array([3, 256]), np.uint8, 'a')
+        self.refused('a has -1, which is outside of uint8', predict.converted, np.array([3, -1]), np.uint8, 'a')
+        self.refused('nulls, texts or decimals', predict.converted, np.array([None, 1]), np.float32, 'a')
+        self.assertEqual(predict.converted(np.arange(3, dtype='>f4'), np.float32, 'a').tolist(), [0, 1, 2])
+
+    def test_shapes(self):
+        for want, have, got in (((1, 8, 8), (64,), (1, 8, 8)), ((1, 8, 8), (1, 8, 8), (1, 8, 8)), ((1, 8, 8), (8, 8), (1, 8, 8)), ((1, 8, 8), (63,), None),
+                                ((), (), ()), ((), (1,), ()), ((1,), (), (1,)), ((3,), (), None), ((-1,), (7,), (7,)), ((-1, 3), (12,), (4, 3)),
+                                ((-1, 3), (13,), None), ((-1, -1), (12,), None), ((-1, -1), (3, 4), (3, 4)), ((3, -1), (2, 2), None)):
+            self.assertEqual(predict.sample_shape(want, have), got, (want, have))
+
+    def test_cast(self):
+        x = IMAGES.reshape(360, 64).astype(np.float64)
+        y = predict.cast(IMAGE, x)
+        self.assertEqual((y.shape, y.dtype), (IMAGES.shape, np.float32))
+        np.testing.assert_array_equal(y, IMAGES)
+        self.assertTrue(np.shares_memory(predict.cast(IMAGE, IMAGES), IMAGES))
+        self.assertTrue(np.shares_memory(predict.cast(IMAGE, IMAGES.reshape(360, 64)), IMAGES))
+        self.assertEqual(predict.cast(Slot('x', 'FP32', (-1,)), np.float64(7)).tolist(), [7])  # a batch of one, squeezed
+        self.assertEqual(predict.cast(Slot('x', 'FP32', (-1, 1)), np.arange(3)).tolist(), [[0], [1], [2]])
+        self.assertEqual(predict.cast(Slot('x', 'FP32', ()), np.zeros((2, 3))).shape, (2, 3))  # of a rank that is not known
+        self.refused("input 'image' takes FP32 [n,1,8,8], and was given samples of shape [63]", predict.cast, IMAGE, x[:, :63])
+        self.refused("input 'image' takes FP32 [n,1,8,8]; what it was given is of <U1", predict.cast, IMAGE, np.array(['a']))
+        self.refused("which columns of numbers cannot be", predict.cast, Slot('t', 'BYTES', (-1,)), x, kind=hearthd.NotSupported)
+
+    def test_batch(self):
+        predict.check_batch(signature(IMAGE), 64)
+        predict.check_batch(signature(IMAGE, max_batch=64), 64)
+        predict.check_batch(signature(Slot('x', 'FP32', (1, 3))), 1)
+        self.refused('takes at most 63 rows at a time, and batch_size is 64', predict.check_batch, signature(IMAGE, max_batch=63), 64)
+        self.refused('takes 8 rows at a time, no other number: export it', predict.check_batch, signature(Slot('x', 'FP32', (8, 3))), 8)
+        self.refused('batch_size can only be 1', predict.check_batch, signature(Slot('x', 'FP32', (1, 3))), 8)
+        for bad in (0, -1, 2.5, True, None):
+            self.refused('batch_size is a whole number', predict.check_batch, signature(IMAGE), bad)
+
+    def test_tensor_shapes(self):
+        one, scalars = signature(IMAGE), signature(Slot('a', 'FP32', (-1,)), Slot('b', 'FP32', (-1, 3)))
+        self.assertEqual(spark.tensor_shapes(one, None), [[1, 8, 8]])
+        self.assertEqual(spark.tensor_shapes(scalars, None), [None, [3]])
+        self.assertEqual(spark.tensor_shapes(signature(Slot('a', 'FP32', (-1,))), None), [[]])
+        self.assertEqual(spark.tensor_shapes(scalars, {1: [3]}), [None, [3]])
+        self.assertEqual(spark.tensor_shapes(scalars, [None, (3,)]), [None, [3]])
+        self.assertEqual(spark.tensor_shapes(one, [[64]]), [[64]])
+        self.refused("says [1, 8, 7], and input 'image' takes FP32 [n,1,8,8]", spark.tensor_shapes, one, [[1, 8, 7]])
+        self.refused("has 1 shapes, and 'net' 2 inputs", spark.tensor_shapes, scalars, [[3]])
+        self.refused('a shape of input 2', spark.tensor_shapes, scalars, {2: [3]})
+        self.refused('say the shape of a sample', spark.tensor_shapes, signature(Slot('x', 'FP32', (-1, -1, 3))), None)
+
+    def test_columns(self):
+        one, a, b = IMAGE, Slot('a', 'FP32', (-1,)), Slot('b', 'INT64', (-1, 3))
+        for slot, datatype in ((one, array(DOUBLE)), (one, array(INT)), (a, FLOAT), (a, BIGINT), (a, TRUTH), (b, array(INT)), (a, array(FLOAT)),
+                               (Slot('x', 'FP32', (-1, 1)), FLOAT), (Slot('x', 'FP32', (-1, 3)), Type('struct', fields=[FLOAT, INT, DOUBLE]))):
+            spark.check_column(slot, 'c', datatype)
+        spark.check_column(one, 'c', array(array(array(FLOAT))), nested=True)
+        self.refused("column 'c' is string, and 'image' takes FP32 [n,1,8,8]", spark.check_column, one, 'c', TEXT)
+        self.refused("column 'c' is array<string>", spark.check_column, one, 'c', array(TEXT))
+        self.refused('float32 does not convert', spark.check_column, b, 'c', array(FLOAT))
+        self.refused('a row has one value', spark.check_column, one, 'c', FLOAT)
+        self.refused('give arrays flat', spark.check_column, one, 'c', array(array(FLOAT)))
+        self.refused('vector_to_array', spark.check_column, one, 'c', VectorUDT('vector'))
+        self.refused('a struct of 2 numbers', spark.check_column, Slot('x', 'FP32', (-1, 3)), 'c', Type('struct', fields=[FLOAT, INT]))
+
+    def test_dataset_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            data = spark.DatasetFile(folder, [('x', np.float32), ('y', np.int64)])
+            x, y = np.arange(70, dtype=np.float32).reshape(7, 2, 5), np.arange(7)
+            for part in (slice(0, 3), slice(3, 4), slice(4, 7)):
+                data.add(len(y[part]), [[2, 5], []], [x[part].tobytes(), y[part].tobytes()])
+            first = data.close()
+            read = read_safetensors(data.path)
+            np.testing.assert_array_equal(read['x'], x)
+            np.testing.assert_array_equal(read['y'], y)
+            again = spark.DatasetFile(folder, [('x', np.float32), ('y', np.int64)])
+            again.add(1, [[2, 5], []], [x[:1].tobytes(), y[:1].tobytes()])
+            self.refused("'x' has samples of shape [2, 5] and of [5, 2]", again.add, 1, [[5, 2], []], [x[:1].tobytes(), y[:1].tobytes()])
+            self.assertNotEqual(again.close(), first)
+            empty = spark.DatasetFile(folder, [('x', np.float32)])
+            self.refused('the DataFrame has no rows', empty.close)
+            empty.abandon()
+
+    def test_without_spark(self):
+        """Neither the package nor this part of it needs pyspark, pandas or pyarrow."""
+        code = "import sys; sys.modules.update(pyspark=None, pandas=None, pyarrow=None); import hearthd, hearthd.predict, hearthd.spark; print('good')"
+        run = subprocess.run([sys.executable, '-c', code], check=False, capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': PACKAGE})
+        self.assertEqual((run.stdout, run.stderr), ('good\n', ''))
+
+
+class Retry(unittest.TestCase):
+    def setUp(self):
+        self.now, self.pauses, self.calls = 0.0, [], 0
+
+    def sleep(self, seconds):
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def run_with(self, failures, error=hearthd.Busy, patience=Patience(), takes=0.0, chance=0.0):
+        def call():
+            self.calls += 1
+            self.now += takes
+            if self.calls <= failures:
+                raise error('the queue is full')
+            return 'answer'
+        return predict.retry(call, patience, clock=lambda: self.now, sleep=self.sleep, chance=lambda: chance)
+
+    def test_pauses_grow(self):
+        self.assertEqual(self.run_with(9), 'answer')
+        np.testing.assert_allclose(self.pauses, [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
+
+    def test_pauses_vary(self):
+        self.run_with(3, chance=1.0)
+        np.testing.assert_allclose(self.pauses, [0.025, 0.05, 0.1])
+
+    def test_gives_up(self):
+        with self.assertRaises(hearthd.DeviceLost) as caught:
+            self.run_with(10**6, hearthd.DeviceLost, Patience(1, 10, 60))
+        self.assertEqual(str(caught.exception), f'the queue is full (given up after {self.calls} tries in 60 s)')
+        self.assertEqual(caught.exception.code, 9)
+        self.assertEqual(self.pauses, [1, 2, 4, 8, 10, 10, 10, 10, 5])  # the last look is when patience ends
+        self.assertEqual(self.now, 60)
+
+    def test_patience_begins_with_the_first_failure(self):
+        self.assertEqual(self.run_with(1, takes=300), 'answer')
+
+    def test_what_passes(self):
+        for kind in (hearthd.Busy, hearthd.Canceled, hearthd.DeviceLost, hearthd.OutOfDeviceMemory, hearthd.SystemFailure):
+            self.calls = 0
+            self.assertEqual(self.run_with(1, kind), 'answer')
+        for kind in (hearthd.InvalidArgument, hearthd.NotFound, hearthd.Denied, hearthd.TooBig, hearthd.NotSupported, hearthd.Corrupt,
+                     hearthd.LibraryNotFound):
+            self.calls, self.pauses = 0, []
+            with self.assertRaises(kind) as caught:
+                self.run_with(1, kind)
+            self.assertEqual((self.calls, self.pauses, str(caught.exception)), (1, [], 'the queue is full'))
+
+    def test_other_errors(self):
+        with self.assertRaises(ZeroDivisionError):
+            self.run_with(1, lambda why: ZeroDivisionError())
+        self.assertEqual(self.calls, 1)
+
+
+def in_another(predictor, server, conn):
+    """A process that was forked, or started: its answer, how many connections it has, and what it raised."""
+    try:
+        if server is not None:
+            os.environ['HEARTH_SERVER'] = server
+        logits = predictor(IMAGES)['logits']
+        conn.send((np.array(logits), sum(pid == os.getpid() for pid, _ in predict._clients), ''))
+    except BaseException as e:  # pylint: disable=broad-except
+        conn.send((None, 0, f'{type(e).__name__}: {e}'))
+
+
+def ask_in_another(predictor, server=None, how='fork'):
+    here, there = multiprocessing.Pipe()
+    p = multiprocessing.get_context(how).Process(target=in_another, args=(predictor, server, there))
+    p.start()
+    there.close()
+    answer = here.recv()
+    p.join(PATIENCE)
+    return answer
+
+
+class Served(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = spark_server.Server(BUILD, FOLDER, 'first')
+        cls.other = spark_server.Server(BUILD, FOLDER, 'other')
+        cls.url = cls.server.url
+        with hearthd.Client(cls.url) as c:
+            c.import_model('digits', DIGITS + '/digits.onnx')
+            cls.want = np.array(c.infer('digits', IMAGES)['logits'])
+
+    @classmethod
+    def tearDownClass(cls):
+        predict.forget()
+        assert cls.server.stop() == 0
+        assert cls.other.stop() == 0
+
+    def right(self, logits):
+        np.testing.assert_allclose(logits, self.want, rtol=1e-4, atol=1e-4)
+
+    def file(self, name, data):
+        path = os.path.join(FOLDER, name)
+        with open(path, 'wb') as f:
+            f.write(data)
+        return path
+
+    def test_by_name(self):
+        p = Predictor('digits', server=self.url)
+        self.assertEqual((p.name, p.signature.inputs[0], p.signature.outputs[0].shape), ('digits:1', IMAGE, (-1, 10)))
+        self.right(p(IMAGES)['logits'])
+        self.right(p({'image': IMAGES.reshape(360, 64).astype(np.float64)})['logits'])
+        self.assertEqual(p(np.zeros((0, 64)))['logits'].shape, (0, 10))
+        with hearthd.Client(self.url) as c:
+            c.alias('numbers', 'digits:1')
+        self.assertEqual(Predictor('numbers', server=self.url).name, 'digits:1')
+
+    def test_refusals(self):
+        p = Predictor('digits', server=self.url)
+        for words, call in (("takes image, and was given picture", lambda: p({'picture': IMAGES})), ("takes image, and was given nothing", lambda: p({})),
+                            ('samples of shape [7]', lambda: p(np.zeros((3, 7), np.float32))), ('no URL', lambda: Predictor('digits', server=FOLDER))):
+            with self.assertRaises(hearthd.InvalidArgument) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+        for name in ('nobody', FOLDER + '/absent.onnx', 'absent.onnx'):
+            with self.assertRaises(hearthd.NotFound):
+                Predictor(name, server=self.url)
+        with self.assertRaises(hearthd.Error):  # at once, on the driver
+            Predictor('digits', server=f'ipc://{FOLDER}/nobody')
+        os.environ['HEARTH_SERVER'] = FOLDER
+        self.addCleanup(os.environ.pop, 'HEARTH_SERVER')
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'no URL'):
+            Predictor('digits')
+
+    def test_two_inputs(self):
+        path = self.file('two.onnx', spark_server.two_inputs())
+        p = Predictor(path, server=self.url)
+        y = p({'b': np.arange(6).reshape(2, 3), 'a': np.array([1, 2])})
+        self.assertEqual((y['double'].tolist(), y['square'].tolist()), ([2, 4], [[0, 1, 4], [9, 16, 25]]))
+        with self.assertRaisesRegex(hearthd.InvalidArgument, '2 and 3 rows'):
+            p({'a': np.zeros(3), 'b': np.zeros((2, 3))})
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'has 2 inputs'):
+            p(np.zeros(3))
+
+    def test_by_content(self):
+        """A file goes where the model is missing, under the same name for all, and again where it was removed."""
+        path = shutil.copy(DIGITS + '/digits.onnx', os.path.join(FOLDER, 'content.onnx'))
+        p = Predictor(path, server=self.url)
+        self.assertRegex(p.name, '^onnx-[0-9a-f]{32}$')
+        self.assertEqual(p.name, Predictor(DIGITS + '/digits.onnx', server=self.url).name)
+        self.right(p(IMAGES)['logits'])
+        p = pickle.loads(pickle.dumps(p))
+        self.right(p(IMAGES)['logits'])
+        with hearthd.Client(self.url) as c:
+            self.assertEqual([m['version'] for m in c.models() if m['name'] == p.name], [1])
+            c.remove(p.name)
+            self.right(p(IMAGES)['logits'])
+            self.assertEqual(len([m for m in c.models() if m['name'] == p.name]), 1)
+            gone = Predictor('digits', server=self.url)
+            gone.name = 'digits:7'
+            with self.assertRaises(hearthd.NotFound):
+                gone(IMAGES)
+            c.remove(p.name)
+        os.unlink(path)
+        with self.assertRaisesRegex(hearthd.NotFound, f"has no model '{p.name}', and there is no file"):
+            p(IMAGES)
+
+    def test_other_nodes(self):
+        """Each process asks the server of its machine, and one that lacks the model gets it there."""
+        os.environ['HEARTH_SERVER'] = self.url
+        self.addCleanup(os.environ.pop, 'HEARTH_SERVER')
+        p = Predictor(DIGITS + '/digits.onnx')
+        for how in ('fork', 'spawn'):
+            logits, connections, why = ask_in_another(p, self.other.url, how)
+            self.assertEqual((connections, why), (1, ''))
+            self.right(logits)
+        with hearthd.Client(self.other.url) as c:
+            self.assertEqual([m['name'] for m in c.models()], [p.name])
+        named = Predictor('digits')
+        _, _, why = ask_in_another(named, self.other.url)
+        self.assertRegex(why, "^NotFound: the server of this process has no model 'digits:1'$")
+
+    def test_forks(self):
+        p = Predictor('digits', server=self.url)
+        self.right(p(IMAGES)['logits'])
+        with predict._lock:  # as if another thread opened a connection when the process forks
+            logits, connections, why = ask_in_another(p)
+        self.assertEqual((connections, why), (1, ''))
+        self.right(logits)
+        self.right(p(IMAGES)['logits'])
+
+    def test_weights_elsewhere(self):
+        path = self.file('external.onnx', onnx_small.external_add(4096, 'external.bin'))
+        self.file('external.bin', bytes(4 * 4096))
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'keeps weights in other files'):
+            Predictor(path, server=self.url)
+        with hearthd.Client(self.url) as c:
+            self.assertFalse([m for m in c.models() if m['name'] == f'onnx-{predict.digest(path)[:32]}'])
+
+    def test_engine_and_server_are_killed(self):
+        """In the middle of requests, until three of them had to be repeated: the answers are those of an undisturbed server."""
+        p, repeated, answers, bad, ended = Predictor('digits', server=self.url), [], [], [], threading.Event()
+        many, plain = np.repeat(IMAGES, 50, axis=0), predict.retry
+
+        def counting(call, patience):
+            return plain(call, patience, again=lambda e: predict.passing(e) and not repeated.append(type(e).__name__))
+
+        def ask():
+            try:
+                while not ended.is_set():
+                    np.testing.assert_allclose(p(many)['logits'][::50], self.want, rtol=1e-4, atol=1e-4)
+                    answers.append(1)
+            except BaseException as e:  # pylint: disable=broad-except
+                bad.append(e)
+        predict.retry = counting
+        self.addCleanup(setattr, predict, 'retry', plain)
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for t in threads:
+            t.start()
+        until = time.monotonic() + PATIENCE
+        kills = 0
+        while (kills < 3 or len(repeated) < 3) and not bad and time.monotonic() < until:
+            before = len(answers)
+            while len(answers) == before and not bad and time.monotonic() < until:
+                time.sleep(0.001)
+            if kills == 1:
+                self.server.restart(signal.SIGKILL)
+            else:
+                self.server.kill_engine()
+            kills += 1
+        ended.set()
+        for t in threads:
+            t.join(PATIENCE)
+        print(f'# {kills} kills, {len(answers)} answers, repeated: {" ".join(repeated)}', flush=True)
+        self.assertEqual(bad, [])
+        self.assertGreaterEqual(len(repeated), 3)
+
+    def test_patience_ends(self):
+        server = spark_server.Server(BUILD, FOLDER, 'going')
+        with hearthd.Client(server.url) as c:
+            c.import_model('digits', DIGITS + '/digits.onnx')
+        p = Predictor('digits', server=server.url, patience=Patience(0.01, 0.01, 0.02))
+        self.right(p(IMAGES)['logits'])
+        self.assertEqual(server.stop(), 0)
+        with self.assertRaisesRegex(hearthd.SystemFailure, r'\(given up after \d tries in \d+ s\)$'):
+            p(IMAGES)
+
+
+if __name__ == '__main__':
+    os.chdir(ROOT)
+    code = tap.run((Cast, Retry, Served))
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(code)
