@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is built and installed; `make help` lists all goals. V=1 shows the commands; CC=clang B=build-clang builds
 # elsewhere with another compiler. The other goals are in mk/: deps (packages), cuda (the plug-in), test, bench,
-# bundle, and an image ) . packages ( Debian's wheel.
+# bundle, wheel, packages (Debian's, and an image).
 B        ?= build
 CC       ?= cc
 OPT      ?= -O2

@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what tests run of others: clients, gunicorn, and validators of OpenAPI and Kubernetes (build-aux/clients.txt), into a virtual environment outside the tree:
-# $HEARTH_CLIENTS, else ~/.cache/hearth-clients. Once: it is kept until the list changes.
+# Installs what tests run of others into a virtual environment outside the tree: $HEARTH_CLIENTS, else ~/.cache/hearth-clients. Each
+# list once: it is kept until it changes. usage: clients.sh [LIST ..]: clients.txt (clients, gunicorn, validators of OpenAPI and
+# Kubernetes) if none is said; spark.txt (Spark and Dask).
 set -eu
-list=build-aux/clients.txt
 home=${HEARTH_CLIENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/hearth-clients}
-cmp -s "$list" "$home/clients.txt" && exit 0
-echo "hearth: installing tritonclient, perf_analyzer, gunicorn and validators of OpenAPI and Kubernetes from PyPI into $home"
-[ -x "$home/bin/python" ] || python3 -m venv "$home"
-"$home/bin/python" -m pip install -q --disable-pip-version-check -r "$list"
-cp "$list" "$home/clients.txt"
+for list in "${@:-clients.txt}"; do
+    ! cmp -s "build-aux/$list" "$home/$list" || continue
+    echo "hearth: installing the packages of build-aux/$list from PyPI into $home"
+    [ -x "$home/bin/python" ] || python3 -m venv "$home"
+    "$home/bin/python" -m pip install -q --disable-pip-version-check -r "build-aux/$list"
+    cp "build-aux/$list" "$home/$list"
+done

