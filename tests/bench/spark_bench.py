@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""hearthd.spark.predict_udf against predict_batch_udf with an onnxruntime session in each worker: rows per second and memory per worker, without a
+limit and under a memory limit that has room for 1.6 of a session's copies, as Markdown tables.
+
+usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [NETWORK..]     NETWORK: alexnet, resnet50 (both)
+PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark (local[2]) and a server of its own; columns are made by
+Spark, not read. The limit is a cgroup (version 1, memory) with Spark, its workers and hearthd in it: the peak of a Spark without a model (its
+anonymous memory), and 1.6 of what a session takes. It needs root, and is left out without it.
+"""
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(HERE, '..', '..', 'client', 'python')
+ROWS = {'alexnet': (240, 2), 'resnet50': (96, 8)}  # rows, and of a request
+VALUES, CGROUPS, PATIENCE = 3 * 224 * 224, '/sys/fs/cgroup/memory', 900
+
+
+# ---- one engine, in a process of its own
+
+def smaps(pid):
+    """Bytes that are a process's own, and its share of what it has in common with others."""
+    with open(f'/proc/{pid}/smaps_rollup', encoding='ascii') as f:
+        fields = dict(line.split()[:2] for line in f if ':' in line.split()[0])
+    return [1024 * (int(fields['Private_Clean:']) + int(fields['Private_Dirty:'])), 1024 * int(fields['Pss:'])]
+
+
+def descendants(pid):
+    found = []
+    for task in os.listdir(f'/proc/{pid}/task'):
+        with contextlib.suppress(OSError), open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as f:
+            for child in map(int, f.read().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def workers():
+    """Spark's Python workers: the children of its daemon."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError), open(f'/proc/{pid}/cmdline', 'rb') as f:
+            if b'pyspark.daemon' in f.read():
+                children = descendants(pid)
+                if children:
+                    return children
+    return []
+
+
+def onnxruntime_predict(path):
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
+    name = session.get_inputs()[0].name
+    return lambda x: session.run(None, {name: x})[0]
+
+
+def bare_predict():
+    import numpy
+    return lambda x: numpy.zeros((len(x), 1000), numpy.float32)
+
+
+def one(engine, path, rows, batch, runs, folder, build):
+    import functools
+
+    from pyspark.ml.functions import predict_batch_udf
+    from pyspark.sql import SparkSession, functions
+    from pyspark.sql.types import ArrayType, FloatType
+    daemon = None
+    if engine == 'hearth':
+        url = f'ipc://{folder}/sock'
+        daemon = subprocess.Popen([build + '/hearthd', '--store', folder + '/store', '--listen', url, '--device', 'cpu:mem=2GiB,threads=2'],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert ' ready: ' in daemon.stdout.readline()
+        os.environ['HEARTH_SERVER'] = url
+    builder = SparkSession.builder.master('local[2]').appName('bench')
+    for key, value in {'spark.ui.enabled': 'false', 'spark.ui.showConsoleProgress': 'false', 'spark.driver.memory': '512m',
+                       'spark.sql.execution.arrow.maxRecordsPerBatch': '24', 'spark.task.maxFailures': '1',
+                       'spark.driver.host': '127.0.0.1', 'spark.local.dir': folder}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel('OFF')
+    how = {'return_type': ArrayType(FloatType()), 'batch_size': batch, 'input_tensor_shapes': [[3, 224, 224]]}
+    if engine == 'hearth':
+        from hearthd.spark import predict_udf
+        predict = predict_udf('net', **how)
+    else:
+        predict = predict_batch_udf(functools.partial(onnxruntime_predict, path) if engine == 'onnxruntime' else bare_predict, **how)
+
+    def run(n):
+        column = functions.array_repeat((functions.col('id') % 7).cast('float') / 7, VALUES).cast('array<float>')
+        began = time.perf_counter()
+        total = spark.range(n, numPartitions=2).select(predict(column).alias('y')).select(functions.sum(functions.element_at('y', 1))).collect()
+        return n / (time.perf_counter() - began), total[0][0]
+    run(4 * batch)
+    figures = [run(rows) for _ in range(runs)]
+    of = [smaps(pid) for pid in workers()]
+    server = smaps(daemon.pid)[0] + sum(smaps(pid)[0] for pid in descendants(daemon.pid)) if daemon is not None else 0
+    spark.stop()
+    if daemon is not None:
+        daemon.terminate()
+        daemon.wait(60)
+    return {'rows_s': sorted(f[0] for f in figures)[len(figures) // 2], 'sum': figures[0][1], 'workers': len(of),
+            'own': sum(m[0] for m in of) / max(1, len(of)), 'pss': sum(m[1] for m in of) / max(1, len(of)), 'server': server}
+
+
+# ---- all of them
+
+class Peak(threading.Thread):
+    """The most anonymous memory of a group: what is read from files can be given back."""
+
+    def __init__(self, group):
+        super().__init__(daemon=True)
+        self.group, self.bytes, self.ended = group, 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.ended.wait(0.1):
+            with open(self.group + '/memory.stat', encoding='ascii') as f:
+                self.bytes = max(self.bytes, next(int(line.split()[1]) for line in f if line.startswith('total_rss ')))
+
+    def end(self):
+        self.ended.set()
+        self.join()
+        return self.bytes
+
+
+def may_limit():
+    try:
+        os.mkdir(f'{CGROUPS}/hearth-bench-{os.getpid()}')
+        os.rmdir(f'{CGROUPS}/hearth-bench-{os.getpid()}')
+        return os.path.exists(f'{CGROUPS}/memory.limit_in_bytes')
+    except OSError:
+        return False
+
+
+def measured(engine, path, rows, batch, args, limit=None, group=None):
+    """The figures of one engine, with the most memory that its group had; None and why: it has none."""
+    with tempfile.TemporaryDirectory(prefix='hearth-spark-bench-') as folder:
+        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, args.runs, folder, args.build])]
+        if engine == 'hearth':  # a store outlives jobs: it has the model before
+            subprocess.run([args.build + '/hearth', '--store', folder + '/store', 'import', 'net', path], check=True, stdout=subprocess.DEVNULL)
+        if group is not None:
+            os.mkdir(group)
+            with open(group + '/memory.limit_in_bytes', 'w', encoding='ascii') as f:
+                f.write(str(limit or -1))
+            sampled = Peak(group)
+            command = ['sh', '-c', f'echo $$ >{group}/cgroup.procs && exec "$@"', 'sh', *command]
+        env = {**os.environ, 'PYTHONPATH': PACKAGE, 'HEARTH_LIBRARY': args.build + '/libhearth.so', 'PYSPARK_PYTHON': sys.executable,
+               'OMP_NUM_THREADS': '1', 'SPARK_LOCAL_IP': '127.0.0.1'}
+        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+        try:
+            out, err = p.communicate(timeout=PATIENCE)
+            code = p.returncode
+        except subprocess.TimeoutExpired:
+            code, out, err = 'no end', '', ''
+        peak, left = 0, []
+        if group is not None:
+            peak = sampled.end()
+            until = time.monotonic() + 60
+            while time.monotonic() < until:  # what a killed Spark has left is of this group, and nobody else's
+                with open(group + '/cgroup.procs', encoding='ascii') as f:
+                    left = f.read().split()
+                if not left:
+                    break
+                for pid in left:
+                    with contextlib.suppress(OSError):
+                        os.kill(int(pid), 9)
+                time.sleep(0.2)
+            os.rmdir(group)
+        elif code != 0:
+            with contextlib.suppress(OSError):
+                os.killpg(p.pid, 9)
+        p.stdout.close()
+        p.stderr.close()
+    line = out.strip().split('\n')[-1]
+    if code != 0 or not line.startswith('{'):
+        return None, f'exit {code}: {err.strip().split(chr(10))[-1][:200]}'
+    return {**json.loads(line), 'peak': peak}, ''
+
+
+def main():
+    if sys.argv[1:2] == ['--one']:
+        sys.path.insert(0, PACKAGE)
+        print(json.dumps(one(*json.loads(sys.argv[2]))), flush=True)
+        return 0
+    p = argparse.ArgumentParser()
+    p.add_argument('networks', nargs='*', default=list(ROWS))
+    p.add_argument('--build', default='build')
+    p.add_argument('--models', default=os.path.expanduser('~/.cache/hearth-bench-models'))
+    p.add_argument('--runs', type=int, default=1)
+    args = p.parse_args()
+    args.build = os.path.abspath(args.build)
+    if shutil.which('java') is None:
+        print('Java is not installed')
+        return 1
+    subprocess.run([sys.executable, os.path.join(HERE, '..', 'tools', 'make_models.py'), args.models, *args.networks], check=True)
+    groups = may_limit()
+    print('| network | memory | rows/s: onnxruntime | hearth | ratio | MB a worker of its own: bare | onnxruntime | hearth | PSS beyond bare: hearth | '
+          'server |\n|---|---|---|---|---|---|---|---|---|---|', flush=True)
+    for name in args.networks:
+        path, (rows, batch) = os.path.join(args.models, name + '.onnx'), ROWS[name]
+        group = f'{CGROUPS}/hearth-bench-{os.getpid()}' if groups else None
+        found = {e: measured(e, path, rows, batch, args, group=group) for e in ('bare', 'onnxruntime', 'hearth')}
+        missing = {e: why for e, (r, why) in found.items() if r is None}
+        if missing:
+            print(f'| {name} | no figures: {missing} |', flush=True)
+            continue
+        bare, ort, ours = (found[e][0] for e in ('bare', 'onnxruntime', 'hearth'))
+        assert abs(ort['sum'] - ours['sum']) <= 1e-3 * max(1.0, abs(ort['sum'])), (ort['sum'], ours['sum'])
+        print(f"| {name} | no limit | {ort['rows_s']:.1f} | {ours['rows_s']:.1f} | {ours['rows_s'] / ort['rows_s']:.2f} | {bare['own'] / 1e6:.1f} | "
+              f"{ort['own'] / 1e6:.1f} | {ours['own'] / 1e6:.1f} | {(ours['pss'] - bare['pss']) / 1e6:.1f} | {ours['server'] / 1e6:.0f} |", flush=True)
+        if not groups:
+            print(f'| {name} | a limit | not run: no cgroup can be made here |', flush=True)
+            continue
+        copy = ort['own'] - bare['own']
+        limit = int(bare['peak'] + 1.6 * copy)
+        said = []
+        for engine in ('onnxruntime', 'hearth'):
+            r, why = measured(engine, path, rows, batch, args, limit, group)
+            said.append(f"{r['rows_s']:.1f}" if r is not None else why)
+        print(f"| {name} | {limit / 1e6:.0f} MB ({bare['peak'] / 1e6:.0f} bare, 1.6 x {copy / 1e6:.0f}) | {said[0]} | {said[1]} |", flush=True)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
