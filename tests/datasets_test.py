@@ -19,6 +19,7 @@ import tap
 tap.need_numpy()
 import numpy as np  # noqa: E402
 import pyhearth  # noqa: E402
+import tensors  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
@@ -26,28 +27,6 @@ PATIENCE = 120
 TRAIN = ['--loss', 'softmax-xent', '--optimizer', 'adam', '--lr', '0.002', '--batch', '64', '--epochs', '2', '--hold-out', '0.1']
 for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
     os.environ.pop(name, None)
-
-
-def load(path):
-    """The tensors of a safetensors file."""
-    with open(path, 'rb') as f:
-        head = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
-        data = f.read()
-    kinds = {'F32': '<f4', 'I64': '<i8', 'U8': 'u1'}
-    return {k: np.frombuffer(data[slice(*v['data_offsets'])], kinds[v['dtype']]).reshape(v['shape'])
-            for k, v in head.items() if k != '__metadata__'}
-
-
-def save(path, **tensors):
-    kinds = {'float32': 'F32', 'int64': 'I64', 'uint8': 'U8'}
-    head, at = {}, 0
-    for key, t in tensors.items():
-        head[key] = {'dtype': kinds[t.dtype.name], 'shape': list(t.shape), 'data_offsets': [at, at + t.nbytes]}
-        at += t.nbytes
-    text = json.dumps(head).encode()
-    with open(path, 'wb') as f:
-        f.write(struct.pack('<Q', len(text)) + text + b''.join(t.tobytes() for t in tensors.values()))
-    return path
 
 
 def idx(path, array, kind):
@@ -74,7 +53,7 @@ class Datasets(unittest.TestCase):
     def setUpClass(cls):
         cls.tmp = tempfile.TemporaryDirectory(prefix='hearth-datasets-')
         cls.store = cls.tmp.name + '/store'
-        digits = load(DATA + '/digits/train.safetensors')
+        digits = tensors.load(DATA + '/digits/train.safetensors')
         order = np.argsort(digits['y'], kind='stable')  # as a folder of images has them
         cls.y = digits['y'][order]
         cls.x = digits['image'][order]
@@ -82,9 +61,9 @@ class Datasets(unittest.TestCase):
         cls.hearth('import', 'new', DATA + '/digits/untrained.onnx')
         cls.hearth('import', 'joined', DATA + '/train/joined.onnx')
         cls.hearth('import', 'mlp', DATA + '/train/mlp_sgd.onnx')
-        cls.path = save(cls.file('floats.safetensors'), x=cls.x, y=cls.y)
+        cls.path = tensors.save(cls.file('floats.safetensors'), x=cls.x, y=cls.y)
         cls.losses, cls.result = cls.train('new', cls.path)
-        data = save(cls.file('bytes.safetensors'), x=cls.bytes, y=cls.y)
+        data = tensors.save(cls.file('bytes.safetensors'), x=cls.bytes, y=cls.y)
         cls.of_bytes = cls.train('new', data, '--scale', '1/16')
 
     @classmethod
@@ -168,7 +147,7 @@ class Datasets(unittest.TestCase):
         self.addCleanup(daemon.stop)
         url = f'ipc://{daemon.folder}/sock'
         self.hearth('import', 'new', DATA + '/digits/untrained.onnx', server=url)
-        data = save(self.file('socket.safetensors'), x=self.bytes, y=self.y)
+        data = tensors.save(self.file('socket.safetensors'), x=self.bytes, y=self.y)
         want = self.train('new', data, '--scale', '1/16', server=url)
         np.savez(self.file('socket.npz'), x=self.bytes, y=self.y)
         self.assertEqual(self.train('new', self.file('socket.npz'), '--scale', '1/16', server=url), want)
@@ -177,14 +156,14 @@ class Datasets(unittest.TestCase):
         """A network of products, of which there is one algorithm: bit for bit what numpy computes before."""
         random = np.random.default_rng(3)
         x, y = random.integers(0, 256, (200, 12), dtype=np.uint8), random.normal(size=(200, 2)).astype(np.float32)
-        data = save(self.file('b.safetensors'), x=x, y=y)
+        data = tensors.save(self.file('b.safetensors'), x=x, y=y)
         scaled = x.astype(np.float32) * np.float32(1 / 255)
         mean, std = random.uniform(0.1, 0.6, 12).astype(np.float32), random.uniform(0.2, 0.4, 12).astype(np.float32)
         texts = [','.join(map(str, v)) for v in (mean, std)]
         for floats, more in ((scaled, []), (x.astype(np.float32), ['--scale', '1']),
                              ((scaled - np.float32(0.1307)) / np.float32(0.3081), ['--mean', '0.1307', '--std', '0.3081']),
                              (scaled / std, ['--std', texts[1]]), ((scaled - mean) / std, ['--mean', texts[0], '--std', texts[1]])):
-            want = self.train('mlp', save(self.file('n.safetensors'), x=floats, y=y), '--loss', 'mse')
+            want = self.train('mlp', tensors.save(self.file('n.safetensors'), x=floats, y=y), '--loss', 'mse')
             more = more if '--scale' in more else ['--scale', '1/255', *more]
             self.assertEqual(self.train('mlp', data, '--loss', 'mse', *more), want, more)
 
@@ -194,15 +173,15 @@ class Datasets(unittest.TestCase):
         mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
         floats = x.astype(np.float32) * np.float32(1 / 255)
         floats = (floats - np.float32(mean).reshape(3, 1, 1)) / np.float32(std).reshape(3, 1, 1)
-        want = self.train('joined', save(self.file('n3.safetensors'), x=floats, y=y))
-        data = save(self.file('b3.safetensors'), x=x, y=y)
+        want = self.train('joined', tensors.save(self.file('n3.safetensors'), x=floats, y=y))
+        data = tensors.save(self.file('b3.safetensors'), x=x, y=y)
         got = self.train('joined', data, '--scale', '1/255', '--mean', ','.join(map(str, mean)), '--std', ','.join(map(str, std)))
         self.assertAlmostEqual(got[0][0], want[0][0], delta=1e-5)
         self.refused('--mean has 2 values, but input', 'train', 'joined', '--data', data, *TRAIN, '--scale', '1', '--mean', '1,2')
 
     def test_what_is_refused(self):
         train = ['train', 'new', *TRAIN, '--data']
-        data = save(self.file('r.safetensors'), x=self.bytes, y=self.y)
+        data = tensors.save(self.file('r.safetensors'), x=self.bytes, y=self.y)
         self.refused('--scale 1/255 makes them 0 to 1', *train, data)
         self.refused('mean without scale', *train, data, '--mean', '0.5')
         self.refused('--scale is for bytes (uint8), and tensor', *train, self.path, '--scale', '1/255')
@@ -216,7 +195,7 @@ class Datasets(unittest.TestCase):
         self.refused('line 3 has 1 cells', *train, self.file('bad.csv'))
         self.refused('is not a size', *train, self.file('bad.csv'), '--size', '8')
         # channels last would only seem to fit
-        save(self.file('last.safetensors'), x=np.zeros((4, 12, 12, 3), np.float32), y=self.y[:4])
+        tensors.save(self.file('last.safetensors'), x=np.zeros((4, 12, 12, 3), np.float32), y=self.y[:4])
         self.refused('unexpected shape', 'train', 'joined', '--data', self.file('last.safetensors'), *TRAIN)
     def test_stored(self):
         data = self.file('stored.npz')
@@ -324,7 +303,7 @@ class Owners(unittest.TestCase):
         self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data, url=tcp)
         self.ok('alice', 'data', 'rm', 'near', url=tcp)
         self.ok('alice', 'data', 'rm', 'far', url=tcp)
-        x, y = load(data)['image'], load(data)['y']
+        x, y = tensors.load(data)['image'], tensors.load(data)['y']
         np.savez_compressed(self.folder + '/far.npz', x=(x * 16).astype(np.uint8), y=y)
         train = ['train', 'new', '--loss', 'softmax-xent', '--batch', '64', '--no-shuffle', '--scale', '1/16', '--data']
         far = self.ok('alice', *train, self.folder + '/far.npz', '--save-as', 'far', url=tcp)
@@ -362,7 +341,7 @@ class Owners(unittest.TestCase):
 
     def test_a_passed_file_outlives_hearthd(self):
         """A file that only the client can open is stored with its job, counts for its tenant, and goes with it."""
-        data = load(DATA + '/digits/train.safetensors')
+        data = tensors.load(DATA + '/digits/train.safetensors')
         np.savez(self.folder + '/passed.npz', x=data['image'], y=data['y'])
         train = ['train', 'new', '--data', self.folder + '/passed.npz', '--loss', 'softmax-xent', '--batch', '64', '--seed', '1', '--epochs', '20']
         self.ok('alice', *train, '--save-as', 'whole')
@@ -445,8 +424,8 @@ class Owners(unittest.TestCase):
         self.assertEqual(follower.wait(), 0)
         self.until(lambda: answers and self.names('root') == named)
         self.assertEqual(answers, [1])
-        digits = load(data)
-        less = save(self.folder + '/less.safetensors', image=digits['image'][:640], y=digits['y'][:640])
+        digits = tensors.load(data)
+        less = tensors.save(self.folder + '/less.safetensors', image=digits['image'][:640], y=digits['y'][:640])
         for job, *file in (('one', data), ('two', less, '--eval', 'left')):
             self.ok('alice', *train, *file, '--epochs', '1000000', '--save-as', job, '--detach', url=tcp)
         own = self.own()

@@ -10,13 +10,13 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import tap
+import tensors
 
 tap.use_python('onnx, onnxruntime', os.environ.get('HEARTH_ONNXRUNTIME', ''))
 try:
@@ -54,10 +54,7 @@ class Case(unittest.TestCase):
     def tensors(self, name):
         """The tensors of a version: what its safetensors export holds."""
         hearth(*self.store, 'export', name, self.path('t.safetensors'))
-        with open(self.path('t.safetensors'), 'rb') as f:
-            n, = struct.unpack('<Q', f.read(8))
-            head = json.loads(f.read(n))
-            body = f.read()
+        head, body = tensors.read(self.path('t.safetensors'))
         return {k: (v['dtype'], v['shape'], body[slice(*v['data_offsets'])]) for k, v in head.items()}
 
 
@@ -263,16 +260,6 @@ class Runtime(Case):
                 ran += 1
         self.assertGreater(ran, 40)
 
-    def safetensors(self, path, **tensors):
-        head, body = {}, b''
-        for name, a in tensors.items():
-            kind = {'float32': 'F32', 'int64': 'I64'}[a.dtype.name]
-            head[name] = {'dtype': kind, 'shape': a.shape, 'data_offsets': [len(body), len(body) + a.nbytes]}
-            body += a.tobytes()
-        text = json.dumps(head).encode()
-        with open(path, 'wb') as f:
-            f.write(struct.pack('<Q', len(text)) + text + body)
-
     def test_trained(self):
         """Models in training mode, trained for two steps: the file is in inference form."""
         for path in sorted(glob.glob(f'{DATA}/train/*.onnx')):
@@ -286,7 +273,7 @@ class Runtime(Case):
                 output = onnx.load(path).graph.output[0].name
                 y = self.answers(name, {key: x})(output)
                 random = np.random.default_rng(1)
-                self.safetensors(self.path('d.safetensors'), x=x, y=random.standard_normal(y.shape).astype(np.float32))
+                tensors.save(self.path('d.safetensors'), x=x, y=random.standard_normal(y.shape).astype(np.float32))
                 hearth(*self.store, 'train', name, '--data', self.path('d.safetensors'), '--loss', 'mse', '--optimizer', 'sgd', '--lr', '0.01',
                        '--batch', str(max(1, len(x) // 2)), '--epochs', '1', '--save-as', name + '-trained')
                 self.compare(name + '-trained', path)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that other libraries lend, and outputs that are lent to them, by DLPack. A tensor of
-// theirs is only looked at: an input is borrowed for its call, and whoever has it gives it back. An
-// output that is lent holds its answer, whose memory goes with the last that holds it.
+// DLPack: tensors that other libraries lend, and outputs that they borrow. hearth reads a lent
+// tensor during its call, and never keeps or frees it. A borrowed output keeps its answer alive:
+// the memory goes when the last output of that answer does.
 #include "client/infer/dlpack.h"
 
 #include "base/alloc.h"

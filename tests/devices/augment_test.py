@@ -8,7 +8,6 @@ usage: tests/devices/augment_test.py BUILD_DIR, from the root.
 import hashlib
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ tap.need_numpy()
 import numpy as np  # noqa: E402
 import onnx_small  # noqa: E402
 import pyhearth  # noqa: E402
+import tensors  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 FOLDER = tempfile.TemporaryDirectory(prefix='hearth-augment-')
@@ -75,25 +75,6 @@ def options(batch=BATCH, lr=0.01):
     return ['--loss', 'softmax-xent', '--optimizer', 'adam', '--seed', str(SEED), '--batch', str(batch), '--lr', str(lr)]
 
 
-def load(path):
-    with open(path, 'rb') as f:
-        head = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
-        data = f.read()
-    kinds = {'F32': np.float32, 'I64': np.int64}
-    return {k: np.frombuffer(data[slice(*v['data_offsets'])], kinds[v['dtype']]).reshape(v['shape']) for k, v in head.items() if k != '__metadata__'}
-
-
-def save(path, **tensors):
-    kinds, head, at = {'float32': 'F32', 'int64': 'I64', 'uint8': 'U8'}, {}, 0
-    for key, t in tensors.items():
-        head[key] = {'dtype': kinds[t.dtype.name], 'shape': list(t.shape), 'data_offsets': [at, at + t.nbytes]}
-        at += t.nbytes
-    text = json.dumps(head).encode()
-    with open(path, 'wb') as f:
-        f.write(struct.pack('<Q', len(text)) + text + b''.join(t.tobytes() for t in tensors.values()))
-    return path
-
-
 def classifier(dims):
     """A product of flat images: there is one algorithm for it, so that steps with other nodes in front have its bits, too."""
     k = int(np.prod(dims))
@@ -138,15 +119,15 @@ class Augment(unittest.TestCase):
             with open(file(name + '.onnx'), 'wb') as f:
                 f.write(classifier(dims))
             hearth('import', name, file(name + '.onnx'))
-            save(file(name + '.safetensors'), x=cls.x[name], y=cls.y)
-            save(file(name + '8.safetensors'), x=cls.bytes[name], y=cls.y)
+            tensors.save(file(name + '.safetensors'), x=cls.x[name], y=cls.y)
+            tensors.save(file(name + '8.safetensors'), x=cls.bytes[name], y=cls.y)
 
     def made(self, x, **how):
         """The samples of two epochs, one after the other."""
         return np.concatenate([augmented(x, epoch, **how) for epoch in (0, 1)])
 
     def written(self, name, x):
-        return save(file(name + '.safetensors'), x=x, y=np.tile(self.y, len(x) // N))
+        return tensors.save(file(name + '.safetensors'), x=x, y=np.tile(self.y, len(x) // N))
 
     def same(self, got, want):
         self.assertEqual(got[0], want[0])
@@ -214,15 +195,15 @@ class Augment(unittest.TestCase):
         self.assertEqual(held[2][0], held[3][0])
         self.assertNotEqual(held[0][0], held[2][0])
         self.assertTrue(all(a != b for a, b in zip(held[0][1], held[1][1])))
-        x = save(file('normal.safetensors'), x=normal(self.x['small']), y=self.y)
+        x = tensors.save(file('normal.safetensors'), x=normal(self.x['small']), y=self.y)
         got = train('small', file('small.safetensors'), '--eval', x, lr=0)
         self.assertAlmostEqual(got[1]['held_out'][0]['loss'], held[2][0][1], delta=1e-6)
 
     def test_a_network_of_convolutions(self):
         hearth('import', 'digits', DIGITS + 'untrained.onnx')
-        x, y = (load(DIGITS + 'train.safetensors')[key][:2 * BATCH] for key in ('image', 'y'))
-        some = save(file('digits.safetensors'), x=x, y=y)
-        made = save(file('made.safetensors'), x=np.concatenate([augmented(x, 0), augmented(x, 1)]), y=np.tile(y, 2))
+        x, y = (tensors.load(DIGITS + 'train.safetensors')[key][:2 * BATCH] for key in ('image', 'y'))
+        some = tensors.save(file('digits.safetensors'), x=x, y=y)
+        made = tensors.save(file('made.safetensors'), x=np.concatenate([augmented(x, 0), augmented(x, 1)]), y=np.tile(y, 2))
         want, got = train('digits', made), train('digits', some, '--epochs', '2', *AUGMENT)
         self.assertEqual((got[0], got[2]), (want[0], want[2]))
 
@@ -243,7 +224,7 @@ class Augment(unittest.TestCase):
         refused('normalize is mean=M,..,std=D,..', '--normalize', '0.5')
         refused('did you mean --crop?', '--random-crop', '4', code=2)
         hearth('import', 'mlp', 'tests/data/train/mlp_sgd.onnx')
-        flat = save(file('flat.safetensors'), x=np.zeros((N, 12), np.float32), y=np.zeros((N, 2), np.float32))
+        flat = tensors.save(file('flat.safetensors'), x=np.zeros((N, 12), np.float32), y=np.zeros((N, 2), np.float32))
         for more in (['--flip'], ['--crop', '1'], ['--normalize', 'mean=0,std=1']):
             done = run('train', 'mlp', '--data', flat, '--loss', 'mse', *more)
             self.assertEqual(done.returncode, 1, done)
@@ -260,7 +241,7 @@ class Served(unittest.TestCase):
     def setUpClass(cls):
         random = np.random.default_rng(4)
         cls.x, cls.y = random.normal(size=(N, *SMALL)).astype(np.float32), random.integers(0, CLASSES, N)
-        cls.data = save(file('served.safetensors'), x=cls.x, y=cls.y)
+        cls.data = tensors.save(file('served.safetensors'), x=cls.x, y=cls.y)
         token = run('token', 'new', 'ann', '--roles', 'job', '--file', file('tokens'), where=())
         cls.token = token.stdout.split('\n')[0]
         cls.d = tap.Daemon(BUILD, '--device', 'cpu:1,mem=256MiB,threads=1', '--auth-tokens-file', file('tokens'))
@@ -278,7 +259,7 @@ class Served(unittest.TestCase):
         with open(file('shards.json'), 'w', encoding='ascii') as f:
             json.dump([[0, 13, 7]], f)
         more = ['--on', 'cpu:0,cpu:1', '--shards', file('shards.json')]
-        made = save(file('made.safetensors'), x=np.concatenate([augmented(self.x, 0), augmented(self.x, 1)]), y=np.tile(self.y, 2))
+        made = tensors.save(file('made.safetensors'), x=np.concatenate([augmented(self.x, 0), augmented(self.x, 1)]), y=np.tile(self.y, 2))
         want = train('small', made, *more, **self.at)
         got = train('small', self.data, '--epochs', '2', *AUGMENT, *more, **self.at)
         self.assertEqual((got[0], got[2]), (want[0], want[2]))

@@ -3,11 +3,9 @@
 """Tensors of other libraries as inputs and answers as theirs, through DLPack: in place, and given back once. Without such a library
 (torch_test.py has one): what lends is made by hand. Speaks TAP. usage: tests/python/dlpack_test.py BUILD_DIR, from the root."""
 import gc
-import json
 import multiprocessing
 import os
 import shutil
-import struct
 import sys
 import tempfile
 import unittest
@@ -22,8 +20,10 @@ BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
 import numpy as np  # noqa: E402
+import engines  # noqa: E402
 import hearthd  # noqa: E402
 from hearthd import _memory  # noqa: E402
+import tensors  # noqa: E402
 from lending import Lender, out, tensor_of  # noqa: E402
 from onnx_small import identity  # noqa: E402
 
@@ -62,6 +62,7 @@ def address(array):
 
 class Cases:
     """Each with an engine in this process, and with a server."""
+    folder, build, fill = FOLDER, BUILD, staticmethod(fill)
 
     def infer(self, model, value):
         return self.h.infer(model, value)[{'digits': 'logits'}.get(model, 'OUTPUT0')]
@@ -155,9 +156,9 @@ class Cases:
 
     def test_in_place(self):
         for lender in (floats(), floats(offset=16, shape=(2, 4)), floats(version=None)):
-            tensors, keep = _memory.inputs({'INPUT0': lender})
-            self.assertEqual((tensors[0].data, lender.returned), (lender.address, 0))  # lent until the call is over
-            del tensors, keep
+            given, keep = _memory.inputs({'INPUT0': lender})
+            self.assertEqual((given[0].data, lender.returned), (lender.address, 0))  # lent until the call is over
+            del given, keep
             self.assertEqual((lender.lent, lender.returned), (1, 1))
 
     @unittest.skipUnless(hasattr(np, 'from_dlpack'), 'NumPy is older than 1.23')
@@ -201,28 +202,14 @@ class Cases:
         """Samples may be lent, too."""
         path, bits, x = FOLDER + '/lent.safetensors', Lender(np.arange(6, dtype=np.uint16), 4, 16), floats(strides=(1, 3))
         _memory.write_safetensors(path, {'x': x, 'b': bits})
-        with open(path, 'rb') as f:
-            head = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
-            data = f.read()
+        head, data = tensors.read(path)
         self.assertEqual([(t['dtype'], t['shape']) for t in head.values()], [('F32', [3, 4]), ('BF16', [6])])
         self.assertEqual(data, x.memory.reshape(4, 3).T.tobytes() + bits.memory.tobytes())
         self.assertEqual((x.returned, bits.returned), (1, 1))
 
 
-class Embedded(Cases, unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.h = hearthd.Client(FOLDER + '/store', device='cpu:mem=1GiB,threads=1')
-        fill(cls.h)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.h.close()
-
-    def another(self):
-        h = hearthd.Client(tempfile.mkdtemp(dir=FOLDER), device='cpu:mem=256MiB,threads=1')
-        h.import_model('square', FOLDER + '/square.onnx')
-        return h
+class Embedded(engines.Embedded, Cases, unittest.TestCase):
+    pass
 
 
 def worker(lent):
@@ -237,22 +224,7 @@ def worker(lent):
     return theirs.argmax(1).tolist(), lender.lent - lender.returned
 
 
-class Daemon(Cases, unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = tap.Daemon(BUILD)
-        cls.url = f'ipc://{cls.daemon.folder}/sock'
-        cls.h = hearthd.Client(cls.url)
-        fill(cls.h)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.h.close()
-        cls.daemon.stop()
-
-    def another(self):
-        return hearthd.Client(self.url)
-
+class Daemon(engines.Daemon, Cases, unittest.TestCase):
     def test_forked_workers(self):
         """multiprocessing's, of a parent that has lent and has an answer, which it uses after them."""
         lender = Lender(IMAGES, 2, 32)

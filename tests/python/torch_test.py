@@ -26,6 +26,7 @@ os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
 sys.path.insert(0, 'client/python')
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+import engines  # noqa: E402
 import hearthd  # noqa: E402
 from hearthd import _memory  # noqa: E402
 from onnx_small import identity  # noqa: E402
@@ -52,6 +53,7 @@ def right(logits):
 
 class Cases:
     """Each with an engine in this process, and with a server."""
+    folder, build, fill = FOLDER, BUILD, staticmethod(fill)
 
     def same(self, datatype, x):
         y = torch.from_dlpack(self.h.infer(datatype.lower(), {'INPUT0': x})['OUTPUT0'])
@@ -133,21 +135,8 @@ class Cases:
         self.assertTrue(right(torch.from_dlpack(self.h.infer('digits', image)['logits'])))
 
 
-class Embedded(Cases, unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.h = hearthd.Client(FOLDER + '/store', device='cpu:mem=1GiB,threads=1')
-        fill(cls.h)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.h.close()
-
-    def another(self):
-        h = hearthd.Client(tempfile.mkdtemp(dir=FOLDER), device='cpu:mem=256MiB,threads=1')
-        for datatype in ('FP32', 'BF16'):
-            h.import_model(datatype.lower(), f'{FOLDER}/{datatype}.onnx')
-        return h
+class Embedded(engines.Embedded, Cases, unittest.TestCase):
+    pass
 
 
 class Features(torch.utils.data.Dataset):
@@ -170,22 +159,7 @@ class Features(torch.utils.data.Dataset):
         return y[0], self.pid, self.refused
 
 
-class Daemon(Cases, unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.daemon = tap.Daemon(BUILD)
-        cls.url = f'ipc://{cls.daemon.folder}/sock'
-        cls.h = hearthd.Client(cls.url)
-        fill(cls.h)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.h.close()
-        cls.daemon.stop()
-
-    def another(self):
-        return hearthd.Client(self.url)
-
+class Daemon(engines.Daemon, Cases, unittest.TestCase):
     def test_data_loader(self):
         for _ in range(3):
             mine = torch.from_dlpack(self.h.infer('digits', {'image': IMAGES})['logits'])

@@ -217,8 +217,8 @@ static void test_fit(void **state)
     assert_false(hth_top_fit(width, least, 3, 2, 49));
 }
 
-// Every screen has the lines that it should, none of which is too wide, whatever is chosen; styles
-// take no room; names that do not fit keep both of their ends.
+// Whatever is chosen, a screen has as many lines as it should, and no line is too wide. Styles take
+// no room. A name that does not fit keeps both of its ends.
 static void test_screens(void **state)
 {
     static const int sizes[][2] = {{1, 20},  {2, 30},  {5, 40},  {6, 10},
