@@ -37,6 +37,13 @@
 
 typedef enum cpu_op_kind { CPU_OP_LAUNCH, CPU_OP_COPY, CPU_OP_RECORD, CPU_OP_WAIT } cpu_op_kind;
 
+// What threads wait for. Waking costs the one that wakes 5 us and more, mostly the owner, who
+// computes meanwhile: so it is done only where somebody waits.
+typedef struct cpu_signal {
+    pthread_cond_t changed;
+    int waiting;
+} cpu_signal;
+
 typedef struct cpu_stream {
     hth_stream base;
     struct cpu_lane *lane; // NULL: inline
@@ -68,6 +75,8 @@ typedef struct cpu_lane {
     bool started, runs, stopping;
     unsigned head, tail; // operations taken, put
     cpu_op ring[CPU_RING];
+    cpu_signal work;       // its own: an operation came, or what `awaited` waits for
+    const cpu_op *awaited; // the record that it waits for; NULL: none
     hth_paced_link link;
     uint64_t waited_ns; // when what was waited for last was there
 } cpu_lane;
@@ -76,8 +85,9 @@ typedef struct cpu_device {
     hth_device base;
     uint64_t reserved;
     pthread_mutex_t lock;
-    pthread_cond_t changed; // a ring, a pending count or an event moved
-    cpu_lane lane[2];       // HTH_STREAM_H2D, HTH_STREAM_D2H
+    cpu_signal reached; // an event
+    cpu_signal moved;   // a lane, by one operation
+    cpu_lane lane[2];   // HTH_STREAM_H2D, HTH_STREAM_D2H
 } cpu_device;
 
 static cpu_device *cpu_of(hth_device *device)
@@ -123,6 +133,21 @@ static void cpu_release(hth_device *base, void *p, size_t bytes)
 
 // Operations.
 
+// Called with the lock, as what wakes it is.
+static void cpu_await(cpu_device *device, cpu_signal *signal)
+{
+    signal->waiting++;
+    pthread_cond_wait(&signal->changed, &device->lock);
+    signal->waiting--;
+}
+
+static void cpu_wake(cpu_signal *signal)
+{
+    if (signal->waiting > 0) {
+        pthread_cond_broadcast(&signal->changed);
+    }
+}
+
 static void cpu_keep_error(cpu_stream *stream, hth_err err)
 {
     stream->err = err;
@@ -133,7 +158,13 @@ static void cpu_reach(cpu_device *device, cpu_event *event, uint64_t target)
 {
     event->time_ns = hth_now_ns();
     event->done = target;
-    pthread_cond_broadcast(&device->changed);
+    cpu_wake(&device->reached);
+    for (int i = 0; i < 2; i++) {
+        const cpu_op *awaited = device->lane[i].awaited;
+        if (awaited != NULL && awaited->event == event && awaited->target <= target) {
+            cpu_wake(&device->lane[i].work);
+        }
+    }
 }
 
 static void cpu_move(cpu_lane *lane, const cpu_op *op)
@@ -148,6 +179,25 @@ static void cpu_move(cpu_lane *lane, const cpu_op *op)
     }
 }
 
+static void cpu_await_record(cpu_device *device, const cpu_op *op)
+{
+    cpu_lane *l = op->stream->lane;
+    if (l == NULL) {
+        while (op->event->done < op->target) {
+            cpu_await(device, &device->reached);
+        }
+        return;
+    }
+    l->awaited = op;
+    while (op->event->done < op->target) {
+        cpu_await(device, &l->work);
+    }
+    l->awaited = NULL;
+    if (op->event->time_ns > l->waited_ns) {
+        l->waited_ns = op->event->time_ns;
+    }
+}
+
 // Called with the lock, which is given up while the operation runs.
 static void cpu_execute(cpu_device *device, const cpu_op *op)
 {
@@ -155,12 +205,7 @@ static void cpu_execute(cpu_device *device, const cpu_op *op)
     if (op->kind == CPU_OP_RECORD) {
         cpu_reach(device, op->event, op->target);
     } else if (op->kind == CPU_OP_WAIT) {
-        while (op->event->done < op->target) {
-            pthread_cond_wait(&device->changed, &device->lock);
-        }
-        if (s->lane != NULL && op->event->time_ns > s->lane->waited_ns) {
-            s->lane->waited_ns = op->event->time_ns;
-        }
+        cpu_await_record(device, op);
     } else if (s->err == HTH_OK) {
         pthread_mutex_unlock(&device->lock);
         hth_err err = HTH_OK;
@@ -185,10 +230,10 @@ static void cpu_lane_main(void *arg)
     }
     pthread_mutex_lock(&d->lock);
     l->runs = true;
-    pthread_cond_broadcast(&d->changed);
+    cpu_wake(&d->moved);
     for (;;) {
         while (l->head == l->tail && !l->stopping) {
-            pthread_cond_wait(&d->changed, &d->lock);
+            cpu_await(d, &l->work);
         }
         if (l->head == l->tail) {
             break;
@@ -198,7 +243,7 @@ static void cpu_lane_main(void *arg)
         l->head++;
         assert(op.stream->pending > 0);
         op.stream->pending--;
-        pthread_cond_broadcast(&d->changed);
+        cpu_wake(&d->moved);
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -212,11 +257,13 @@ static void cpu_issue(cpu_device *device, const cpu_op *op)
         return;
     }
     while (l->tail - l->head == CPU_RING) {
-        pthread_cond_wait(&device->changed, &device->lock);
+        cpu_await(device, &device->moved);
     }
     l->ring[l->tail++ % CPU_RING] = *op;
     op->stream->pending++;
-    pthread_cond_broadcast(&device->changed);
+    if (l->awaited == NULL) {
+        cpu_wake(&l->work);
+    }
 }
 
 static hth_err cpu_submit(hth_stream *stream, cpu_op op)
@@ -263,7 +310,7 @@ static hth_err cpu_sync(hth_stream *base)
     cpu_device *d = cpu_of(base->device);
     pthread_mutex_lock(&d->lock);
     while (s->pending > 0) {
-        pthread_cond_wait(&d->changed, &d->lock);
+        cpu_await(d, &d->moved);
     }
     hth_err err = s->err;
     s->err = HTH_OK;
@@ -282,7 +329,7 @@ static hth_err cpu_lane_start(cpu_device *device, cpu_lane *lane)
         lane->started = true;
         pthread_mutex_lock(&device->lock);
         while (!lane->runs) { // until then it has memory of its start
-            pthread_cond_wait(&device->changed, &device->lock);
+            cpu_await(device, &device->moved);
         }
         pthread_mutex_unlock(&device->lock);
     }
@@ -335,7 +382,7 @@ static hth_err cpu_event_sync(hth_event *base)
     pthread_mutex_lock(&d->lock);
     uint64_t target = e->issued;
     while (e->done < target) {
-        pthread_cond_wait(&d->changed, &d->lock);
+        cpu_await(d, &d->reached);
     }
     pthread_mutex_unlock(&d->lock);
     return HTH_OK;
@@ -357,15 +404,19 @@ static void cpu_close(hth_device *base)
 {
     cpu_device *d = cpu_of(base);
     pthread_mutex_lock(&d->lock);
-    d->lane[0].stopping = d->lane[1].stopping = true;
-    pthread_cond_broadcast(&d->changed);
+    for (int i = 0; i < 2; i++) {
+        d->lane[i].stopping = true;
+        cpu_wake(&d->lane[i].work);
+    }
     pthread_mutex_unlock(&d->lock);
     for (int i = 0; i < 2; i++) {
         if (d->lane[i].started) {
             hth_thread_join(d->lane[i].thread);
         }
+        pthread_cond_destroy(&d->lane[i].work.changed);
     }
-    pthread_cond_destroy(&d->changed);
+    pthread_cond_destroy(&d->reached.changed);
+    pthread_cond_destroy(&d->moved.changed);
     pthread_mutex_destroy(&d->lock);
     hth_free(d);
     hth_isa_unclaim();
@@ -456,7 +507,11 @@ hth_err hth_cpu_open(const hth_device_spec *spec, hth_device **out)
     d->lane[0].link.bytes_per_s = props.h2d_bytes_per_s;
     d->lane[1].link.bytes_per_s = props.d2h_bytes_per_s;
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->changed, NULL);
+    pthread_cond_init(&d->reached.changed, NULL);
+    pthread_cond_init(&d->moved.changed, NULL);
+    for (int i = 0; i < 2; i++) {
+        pthread_cond_init(&d->lane[i].work.changed, NULL);
+    }
     hth_team_set(props.n_threads);
     *out = &d->base;
     return HTH_OK;
