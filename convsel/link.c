@@ -32,7 +32,9 @@
 #define LINK_DELAY   0.05 // of the time: threads that wait longer for a processor have company
 #define LINK_CHANNEL 64
 #define LINK_SIZE    56
-#define LINK_ALONE   "link5"
+#define LINK_ISSUES  64    // copies; the median counts
+#define LINK_IDLE_NS 50000 // between them: the copies' threads sleep then, as in most of a step
+#define LINK_ALONE   "link6"
 #define LINK_IN_STEP "link-in-situ2"
 #define LINK_SEEN    100 // steps that are counted
 // Of a set link: how long a copy takes, and what of the rate copies have unless memory is slower.
@@ -113,7 +115,6 @@ static hth_err link_set(link_bench *bench, hth_link *out)
         *speed[way] = *speed[way] >= LINK_SET_SHARE * set[way] ? set[way] : *speed[way];
     }
     out->latency_us = props->link_latency_us;
-    HTH_TRY(hth_stream_open(bench->device, HTH_STREAM_COMPUTE, &bench->within));
     for (int i = -1; i < LINK_COPIES; i++) { // the first one touches the pages
         uint64_t start = hth_now_ns();
         HTH_TRY(hth_stream_copy(bench->within, bench->far, bench->host, bench->bytes));
@@ -203,6 +204,39 @@ static hth_err link_interference(link_bench *bench, hth_link *out)
     return HTH_OK;
 }
 
+// What the compute thread does for a copy of a plan: both wait for each other. Nothing of that is
+// the thread's where copies take turns with it, and a GPU's queues do it beside the kernels.
+static hth_err link_issue(link_bench *bench, hth_link *out)
+{
+    double took[LINK_ISSUES];
+    hth_event *ready = NULL, *done = NULL;
+    hth_err err;
+    HTH_GOTO(hth_event_open(bench->device, &ready), out);
+    HTH_GOTO(hth_event_open(bench->device, &done), out);
+    for (int i = 0; i < LINK_ISSUES; i++) {
+        hth_stream *s = i % 2 == 0 ? bench->h2d : bench->d2h;
+        uint64_t start = hth_now_ns();
+        HTH_GOTO(hth_stream_record(bench->within, ready), out);
+        HTH_GOTO(hth_stream_wait(s, ready), out);
+        HTH_GOTO(i % 2 == 0 ? hth_stream_copy(s, bench->far, bench->host, LINK_SMALL)
+                            : hth_stream_copy(s, bench->host, bench->far, LINK_SMALL),
+                 out);
+        HTH_GOTO(hth_stream_record(s, done), out);
+        uint64_t issued = hth_now_ns();
+        HTH_GOTO(hth_stream_sync(s), out);
+        uint64_t late = hth_now_ns();
+        HTH_GOTO(hth_stream_wait(bench->within, done), out);
+        took[i] = (double)(issued - start + (hth_now_ns() - late)) / 1e3;
+        hth_sleep_until(hth_now_ns() + LINK_IDLE_NS);
+    }
+    qsort(took, LINK_ISSUES, sizeof *took, hth_compare_double);
+    out->copy_us = took[LINK_ISSUES / 2];
+out:
+    hth_event_close(done);
+    hth_event_close(ready);
+    return err;
+}
+
 static void link_close(link_bench *bench)
 {
     hth_stream_close(bench->h2d);
@@ -247,10 +281,14 @@ static hth_err link_run(hth_device *device, hth_link *out, bool *disturbed)
     bool turns = device->props.inline_copies;
     HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_H2D, &b.h2d), out);
     HTH_GOTO(hth_stream_open(device, turns ? HTH_STREAM_COMPUTE : HTH_STREAM_D2H, &b.d2h), out);
+    HTH_GOTO(hth_stream_open(device, HTH_STREAM_COMPUTE, &b.within), out);
     HTH_GOTO(link_speeds(&b, out, disturbed), out);
     HTH_GOTO(hth_device_paced(device) ? link_set(&b, out) : link_latency(&b, out), out);
     out->interference = turns;
-    err = device->props.inline_compute && !turns ? link_interference(&b, out) : HTH_OK;
+    if (device->props.inline_compute && !turns) {
+        HTH_GOTO(link_issue(&b, out), out);
+        HTH_GOTO(link_interference(&b, out), out);
+    }
 out:
     delay_ns = hth_thread_delay_since(delay_ns);
     *disturbed = *disturbed || (double)delay_ns > LINK_DELAY * (double)(hth_now_ns() - start_ns);
@@ -265,13 +303,14 @@ static bool link_rate(double bytes_per_s, double least)
 
 static bool link_read(const char *text, hth_link *link)
 {
-    link->memory_bytes_per_s = 0; // older versions wrote none
-    return sscanf(text, "%lf %lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
-                  &link->latency_us, &link->interference, &link->memory_bytes_per_s) >= 4 &&
+    return sscanf(text, "%lf %lf %lf %lf %lf %lf", &link->h2d_bytes_per_s, &link->d2h_bytes_per_s,
+                  &link->latency_us, &link->interference, &link->memory_bytes_per_s,
+                  &link->copy_us) == 6 &&
            link_rate(link->h2d_bytes_per_s, 1) && link_rate(link->d2h_bytes_per_s, 1) &&
            link_rate(link->memory_bytes_per_s, 0) && link->latency_us >= 0 &&
            link->latency_us <= HTH_CONVSEL_MOST_US && link->interference >= 0 &&
-           link->interference <= LINK_MAX;
+           link->interference <= LINK_MAX && link->copy_us >= 0 &&
+           link->copy_us <= HTH_CONVSEL_MOST_US;
 }
 
 static void link_key(const hth_device *device, const char *what, char key[HTH_CONVSEL_KEY])
@@ -329,6 +368,7 @@ static hth_err link_fresh(hth_device *device, hth_link *out)
         out->d2h_bytes_per_s = fmax(out->d2h_bytes_per_s, again.d2h_bytes_per_s);
         out->latency_us = fmin(out->latency_us, again.latency_us);
         out->interference = fmin(out->interference, again.interference);
+        out->copy_us = fmin(out->copy_us, again.copy_us);
         out->memory_bytes_per_s = fmax(out->memory_bytes_per_s, again.memory_bytes_per_s);
     }
     return HTH_OK;
@@ -342,8 +382,9 @@ hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         !link_read(value, out)) {
         HTH_TRY(link_fresh(device, out));
-        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f %.0f", out->h2d_bytes_per_s,
-                 out->d2h_bytes_per_s, out->latency_us, out->interference, out->memory_bytes_per_s);
+        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f %.0f %.2f", out->h2d_bytes_per_s,
+                 out->d2h_bytes_per_s, out->latency_us, out->interference, out->memory_bytes_per_s,
+                 out->copy_us);
         if (cache != NULL) {
             (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
         }

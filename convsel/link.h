@@ -10,6 +10,7 @@ typedef struct hth_link {
     double latency_us;                       // of a copy of a few bytes, start to end
     double
         interference; // what compute loses next to a copy, in the time that it takes alone: 0 to 2
+    double copy_us;   // what the thread that computes loses for a copy however few its bytes
     double memory_bytes_per_s; // of copies within the device's memory, where the link's rate is
                                // set (device.h); else 0: those have the link's
 } hth_link;

@@ -63,10 +63,17 @@ static void check_device(const char *spec)
 // What no device is, and what steps of none took, is as good as nothing.
 static void impossible_is_measured_again(void **state)
 {
-    static const char *const alone[] = {"inf 1e9 1 0 1e9", "0.1 1e9 1 0 1e9", "1e9 1e9 inf 0 1e9",
-                                        "1e9 1e9 1 0 inf", "1e9 1e16 1 0 1e9"};
-    static const char *const seen[] = {"inf 1 inf 1", "0 1 0 1", "1e9 2147483647 1e9 1",
-                                       "1e9 -1 1e9 1", "1e9 1 1e16 1"};
+    static const char *const alone[] = {
+        "inf 1e9 1 0 1e9 1",  "0.1 1e9 1 0 1e9 1",   "1e9 1e9 inf 0 1e9 1", "1e9 1e9 1 0 inf 1",
+        "1e9 1e16 1 0 1e9 1", "1e9 1e9 1 0 1e9 inf", "1e9 1e9 1 0 1e9 -1",  "1e9 1e9 1 0 1e9"};
+    static const char *const seen[] = {"inf 1 inf 1",
+                                       "0 1 0 1",
+                                       "1e9 2147483647 1e9 1",
+                                       "1e9 -1 1e9 1",
+                                       "1e9 1 1e16 1",
+                                       "",
+                                       "",
+                                       ""};
     hth_device *d;
     hth_link a, b;
     (void)state;
@@ -82,6 +89,7 @@ static void impossible_is_measured_again(void **state)
         assert_true(fabs(log(b.h2d_bytes_per_s / a.h2d_bytes_per_s)) < log(100)); // the fake's
         assert_true(fabs(log(b.d2h_bytes_per_s / a.d2h_bytes_per_s)) < log(100));
         assert_true(b.latency_us < 1e6 && isfinite(b.memory_bytes_per_s));
+        assert_true(b.copy_us >= 0 && b.copy_us < 1e6);
     }
     hth_device_close(d);
 }
@@ -189,6 +197,7 @@ static void set_rates_stay(void **state)
     assert_true(a.h2d_bytes_per_s == 40e6 && a.d2h_bytes_per_s == 20e6);
     assert_true(a.latency_us == d->props.link_latency_us && a.latency_us > 0);
     assert_true(a.interference >= 0 && a.interference <= 2);
+    assert_true(a.copy_us > 0 && a.copy_us < 1e4);
     assert_true(a.memory_bytes_per_s > 2 * a.h2d_bytes_per_s);
     assert_non_null(strstr(memory.key, "set 40000000 20000000 "));
     assert_int_equal(hth_link_learn(d, &cache, 1e6, 1e6, &a), HTH_OK);

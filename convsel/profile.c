@@ -206,11 +206,11 @@ json_t *hth_profile_json(const hth_profile *profile)
         whole = json_array_append_new(nodes, o) == 0 && whole;
     }
     json_t *root = json_pack(
-        "{s:s, s:s, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:o}", "format", PROFILE_FORMAT, "device",
-        profile->device, "memory_bytes", (json_int_t)profile->memory_bytes, "link", "h2d",
+        "{s:s, s:s, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:f, s:o}", "format", PROFILE_FORMAT,
+        "device", profile->device, "memory_bytes", (json_int_t)profile->memory_bytes, "link", "h2d",
         profile->link.h2d_bytes_per_s, "d2h", profile->link.d2h_bytes_per_s, "latency_us",
-        profile->link.latency_us, "interference", profile->link.interference, "traffic_bytes_per_s",
-        profile->traffic, "nodes", nodes);
+        profile->link.latency_us, "interference", profile->link.interference, "copy_us",
+        profile->link.copy_us, "traffic_bytes_per_s", profile->traffic, "nodes", nodes);
     if (!whole) {
         json_decref(root);
         return NULL;
@@ -288,6 +288,7 @@ static hth_err file_read(const json_t *root, hth_profile **out)
     HTH_TRY(file_number(link, "d2h", 1, HTH_CONVSEL_MOST_BYTES, NAN, &l.d2h_bytes_per_s));
     HTH_TRY(file_number(link, "latency_us", 0, 1e9, 0, &l.latency_us));
     HTH_TRY(file_number(link, "interference", 0, 2, 0, &l.interference));
+    HTH_TRY(file_number(link, "copy_us", 0, 1e9, 0, &l.copy_us));
     HTH_TRY(file_number(root, "memory_bytes", 1, HTH_CONVSEL_MOST_BYTES, NAN, &memory));
     HTH_TRY(file_number(root, "traffic_bytes_per_s", 0, HTH_CONVSEL_MOST_BYTES, 0, &traffic));
     if (!json_is_array(nodes)) {

@@ -4,10 +4,10 @@
 //
 // Design notes
 // It is JSON, "hearth-profile-1": {"format", "device", "memory_bytes", "link": {"h2d", "d2h",
-// "latency_us", "interference"}, "traffic_bytes_per_s", "nodes": [{"node", "choices": [{"name",
-// "time_us", "workspace", "error", "split", "accumulates", "deterministic"}]}]}. A node is named by
-// its descriptor (hth_convsel_describe): operator, shapes, attributes, post ops. Where a node is
-// asked for that is there in other layouts only, those serve: layouts are the device's own
+// "latency_us", "interference", "copy_us"}, "traffic_bytes_per_s", "nodes": [{"node", "choices":
+// [{"name", "time_us", "workspace", "error", "split", "accumulates", "deterministic"}]}]}. A node
+// is named by its descriptor (hth_convsel_describe): operator, shapes, attributes, post ops. Where
+// one is asked for that is there in other layouts only, those serve: layouts are the device's own
 // business.
 #ifndef HTH_CONVSEL_PROFILE_H
 #define HTH_CONVSEL_PROFILE_H

@@ -34,7 +34,7 @@ static json_t *written;
 
 static void write_profile(void)
 {
-    const hth_link link = {25e9, 24e9, 9.5, 0.25, 0};
+    const hth_link link = {25e9, 24e9, 9.5, 0.25, 1.5, 0};
     hth_profile *p;
     assert_ok(hth_profile_new("a device", (uint64_t)80 << 30, &link, &p));
     assert_ok(hth_profile_add(p, graph, layer(HTH_OP_CONV, 16, HTH_LAYOUT_C16), choices, 2));
@@ -58,6 +58,7 @@ static void what_is_written_is_read(void **state)
     assert_true(hth_profile_memory(p) == (uint64_t)80 << 30);
     assert_float_equal(hth_profile_link(p)->d2h_bytes_per_s, 24e9, 1);
     assert_float_equal(hth_profile_link(p)->interference, 0.25, 0);
+    assert_float_equal(hth_profile_link(p)->copy_us, 1.5, 0);
     static const hth_layout layouts[] = {HTH_LAYOUT_C16, HTH_LAYOUT_PLAIN, HTH_LAYOUT_NHWC};
     for (int i = 0; i < 3; i++) {
         assert_ok(hth_profile_find(p, graph, layer(HTH_OP_CONV, 16, layouts[i]), list, 4, &n));

@@ -225,7 +225,8 @@ hth_err hth_problem_check(const hth_problem *problem)
     // A copy that costs less than nothing would make any plan with more of them better.
     if (problem->n_tensors < 0 || problem->n_nodes < 0 || isnan(problem->h2d_bytes_per_s) ||
         isnan(problem->d2h_bytes_per_s) || !problem_within(problem->latency_us, PLAN_MAX_US) ||
-        !problem_within(problem->copy_interference, PLAN_MAX_SHARE)) {
+        !problem_within(problem->copy_interference, PLAN_MAX_SHARE) ||
+        !problem_within(problem->copy_us, PLAN_MAX_US)) {
         return hth_fail(HTH_EINVAL, "a planning problem with a negative count, or an invalid link");
     }
     size_t n = (size_t)problem->n_tensors;
@@ -425,15 +426,17 @@ static double instr_duration(const hth_problem *problem, const hth_instr *in)
 }
 
 double hth_plan_slowed(const hth_problem *problem, double time_us, double compute_us,
-                       double link_us)
+                       double link_us, int copies)
 {
     double alone = time_us - compute_us; // copies that run while compute waits take nothing from it
-    return time_us + problem->copy_interference * fmax(0, link_us - alone);
+    return time_us + problem->copy_interference * fmax(0, link_us - alone) +
+           problem->copy_us * copies;
 }
 
 void hth_plan_simulate(const hth_problem *problem, hth_plan *plan)
 {
     double lane[HTH_N_LANES] = {0}, compute = 0, link = 0;
+    int copies = 0;
     plan->predicted_us = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
         hth_instr *in = &plan->instrs[i];
@@ -444,9 +447,10 @@ void hth_plan_simulate(const hth_problem *problem, hth_plan *plan)
         }
         *free_at = in->end_us = in->start_us + instr_duration(problem, in);
         *(hth_instr_lane(in) == HTH_LANE_COMPUTE ? &compute : &link) += in->end_us - in->start_us;
+        copies += hth_instr_lane(in) != HTH_LANE_COMPUTE;
         plan->predicted_us = fmax(plan->predicted_us, in->end_us);
     }
-    plan->predicted_us = hth_plan_slowed(problem, plan->predicted_us, compute, link);
+    plan->predicted_us = hth_plan_slowed(problem, plan->predicted_us, compute, link, copies);
 }
 
 hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uint64_t *peak)

@@ -54,6 +54,8 @@ typedef struct hth_problem {
     double h2d_bytes_per_s, d2h_bytes_per_s, latency_us;
     double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a
                               // GPU, more where copies and compute share processors
+    double copy_us; // what compute loses for a copy however few its bytes: to issue it and to wait
+                    // for it. 0 where another thread does both
     bool loose; // the alternatives are not all there are, and weights may have other forms: neither
                 // proves how much memory is needed (hth_plan_min)
     int n_tensors, n_nodes;

@@ -119,6 +119,7 @@ void hth_decode_time(hth_decoder *decoder, hth_outcome *out)
 {
     const hth_step *m = decoder->m;
     double end = 0, in = 0, away = 0, compute = 0, link = 0;
+    int copies = 0;
     hth_plan_work_add(HTH_WORK_TIME, m->n_stages + decoder->n_off);
     time_lists(decoder);
     for (int k = 0; k < decoder->n_off; k++) {
@@ -135,6 +136,7 @@ void hth_decode_time(hth_decoder *decoder, hth_outcome *out)
                  m->h2d_us[t];
             decoder->fetched_us[g] = in;
             link += m->h2d_us[t];
+            copies++;
         }
         for (int g = decoder->needs.head[s]; g >= 0; g = decoder->needs.next[g]) {
             at = hth_later(at, decoder->fetched_us[g]);
@@ -150,10 +152,11 @@ void hth_decode_time(hth_decoder *decoder, hth_outcome *out)
             away = hth_later(away, end) + m->d2h_us[t];
             decoder->saved_us[g] = decoder->host_us[t] = away;
             link += m->d2h_us[t];
+            copies++;
         }
     }
     double time = hth_later(end, away);
-    out->time_us = hth_plan_slowed(m->p, time, compute, link);
+    out->time_us = hth_plan_slowed(m->p, time, compute, link, copies);
     out->compute_us = compute;
     out->stall_us = time - compute;
     out->link_us = link;

@@ -112,11 +112,11 @@ static json_t *file_problem(const hth_problem *problem)
     for (int i = 0; i < problem->n_nodes; i++) {
         json_array_append_new(nodes, file_node(problem, i));
     }
-    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget",
+    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f, s:f}, s:o, s:o}", "budget",
                      (json_int_t)problem->budget, "device", problem->device, "link", "h2d",
                      problem->h2d_bytes_per_s, "d2h", problem->d2h_bytes_per_s, "latency_us",
-                     problem->latency_us, "interference", problem->copy_interference, "tensors",
-                     file_whole(tensors, problem->n_tensors), "nodes",
+                     problem->latency_us, "interference", problem->copy_interference, "copy_us",
+                     problem->copy_us, "tensors", file_whole(tensors, problem->n_tensors), "nodes",
                      file_whole(nodes, problem->n_nodes));
 }
 
@@ -425,6 +425,7 @@ static hth_err file_read_problem(const json_t *json, hth_problem *problem)
     HTH_TRY(file_number(link, "d2h", 0, &problem->d2h_bytes_per_s));
     HTH_TRY(file_number(link, "latency_us", 0, &problem->latency_us));
     HTH_TRY(file_number(link, "interference", 0, &problem->copy_interference));
+    HTH_TRY(file_number(link, "copy_us", 0, &problem->copy_us));
     HTH_TRY(file_read_list(json, "tensors", sizeof *problem->tensors, file_fill_tensor,
                            (void **)&problem->tensors, &problem->n_tensors));
     HTH_TRY(file_read_list(json, "nodes", sizeof *problem->nodes, file_fill_node,

@@ -81,10 +81,11 @@ typedef struct hth_plan_builder {
 hth_err hth_plan_add(hth_plan_builder *builder, hth_instr in, const int *waits, int n_waits,
                      int *index);
 
-// hth_plan_slowed adds to a step's time what copies take from compute while both run
-// (copy_interference): `time` without that, of which `compute` is busy; `link`: sum of the copies.
+// hth_plan_slowed adds to a step's time what its copies take from compute: while both run
+// (copy_interference), and each of them (copy_us). `time` without that, of which `compute` is busy;
+// `link`: sum of the copies.
 double hth_plan_slowed(const hth_problem *problem, double time_us, double compute_us,
-                       double link_us);
+                       double link_us, int copies);
 // hth_plan_live_peak returns the largest sum of live arena bytes over the plan's instructions.
 hth_err hth_plan_live_peak(const hth_problem *problem, const hth_plan *plan, uint64_t *peak);
 

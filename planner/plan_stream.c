@@ -186,14 +186,17 @@ static void stream_decode(hth_stream_model *model, uint64_t budget, bool leads_f
     }
     decision->time_us = model->end_us[model->n_stages];
     decision->link_bytes = 0;
+    int copies = 0;
     for (int u = 0; u < model->n_uses; u++) {
+        copies += decision->fetched[u] != 0;
         decision->link_bytes +=
             decision->fetched[u] ? model->weight[model->use[u].weight].bytes : 0;
     }
     double link_us = decision->link_bytes > 0
                          ? (double)decision->link_bytes / model->p->h2d_bytes_per_s * 1e6
                          : 0;
-    decision->cost_us = decision->time_us + model->p->copy_interference * link_us;
+    decision->cost_us =
+        decision->time_us + model->p->copy_interference * link_us + model->p->copy_us * copies;
 }
 
 static void stream_copy(const hth_stream_model *model, const hth_stream_decision *from,

@@ -41,8 +41,8 @@ typedef struct hth_site {
     double tolerance;        // of convolution algorithms: largest error / largest output
     double link_bytes_per_s; // host to device, measured
     double link_back_bytes_per_s, link_latency_us;
-    double copy_interference;   // hth_problem's
-    double traffic_bytes_per_s; // of nodes that only move bytes; 0: the link's
+    double copy_interference, copy_us; // hth_problem's
+    double traffic_bytes_per_s;        // of nodes that only move bytes; 0: the link's
     void *arena;
     size_t arena_bytes;
     // since when disturbed timings wait to be taken again (0: there were none), and until when they

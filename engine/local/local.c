@@ -112,6 +112,7 @@ static hth_err site_open(local_engine *engine)
     s->link_back_bytes_per_s = link.d2h_bytes_per_s;
     s->link_latency_us = link.latency_us;
     s->copy_interference = link.interference;
+    s->copy_us = link.copy_us;
     s->traffic_bytes_per_s = link.memory_bytes_per_s;
     HTH_TRY(hth_pool_open(s->device, s->device->props.budget_bytes, &s->pool));
     HTH_TRY(hth_residency_open(s->pool, &s->residency));

@@ -149,14 +149,15 @@ static hth_err query_devices(query *q, json_t **out)
     hth_pool_ledger_get(site->pool, &l);
     bool found = hth_plugin_cuda_probe(cuda, sizeof cuda) == HTH_OK;
     *out = json_pack(
-        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:f, s:f, s:b, s:f, s:f}]}", "cuda",
-        found ? cuda : hth_err_detail(), "devices", "name", p->name, "description", p->description,
-        "total_bytes", (json_int_t)p->total_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
-        "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
-        "quota_percent", hth_device_quota_percent(device), "vector_bytes", p->vector_bytes,
-        "fingerprint", p->fingerprint, "h2d_bytes_per_s", site->link_bytes_per_s, "d2h_bytes_per_s",
-        site->link_back_bytes_per_s, "link_set", hth_device_paced(device), "link_latency_us",
-        site->link_latency_us, "copy_interference", site->copy_interference);
+        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:f, s:f, s:b, s:f, s:f, s:f}]}",
+        "cuda", found ? cuda : hth_err_detail(), "devices", "name", p->name, "description",
+        p->description, "total_bytes", (json_int_t)p->total_bytes, "budget_bytes",
+        (json_int_t)p->budget_bytes, "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes),
+        "threads", p->n_threads, "quota_percent", hth_device_quota_percent(device), "vector_bytes",
+        p->vector_bytes, "fingerprint", p->fingerprint, "h2d_bytes_per_s", site->link_bytes_per_s,
+        "d2h_bytes_per_s", site->link_back_bytes_per_s, "link_set", hth_device_paced(device),
+        "link_latency_us", site->link_latency_us, "copy_interference", site->copy_interference,
+        "copy_us", site->copy_us);
     return HTH_OK;
 }
 

@@ -144,8 +144,8 @@ static hth_err plan_profile(const hth_site *site, const hth_program *program, js
 {
     hth_profile *profile;
     const hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s,
-                           site->link_latency_us, site->copy_interference,
-                           site->traffic_bytes_per_s};
+                           site->link_latency_us,  site->copy_interference,
+                           site->copy_us,          site->traffic_bytes_per_s};
     const hth_device_props *props = &site->device->props;
     HTH_TRY(hth_profile_new(props->fingerprint, props->budget_bytes, &link, &profile));
     hth_err err = HTH_OK;

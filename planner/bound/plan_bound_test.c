@@ -21,6 +21,7 @@ static hth_problem bound_problem(uint64_t seed, int layers)
     for (int i = 0; seed % 4 == 3 && i < p.n_nodes; i++) {
         p.nodes[i].recomputable = pt_random(4) > 0;
         p.copy_interference = (double)(seed % 3) / 4;
+        p.copy_us = (double)(seed % 2);
     }
     static const double h2d[] = {1, 0.05, 8, 1, 1}, d2h[] = {1, 0.05, 4, 1, 1};
     p.h2d_bytes_per_s *= h2d[seed % 5];

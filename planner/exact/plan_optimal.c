@@ -239,7 +239,9 @@ static double optimal_horizon(hth_search *search, hth_step *step, const hth_plan
     }
     for (int g = 0; g < step->n_intervals; g++) {
         int t = step->interval[g].tensor;
-        copies += step->interval[g].can_offload ? step->h2d_us[t] + step->d2h_us[t] : 0;
+        copies += step->interval[g].can_offload
+                      ? step->h2d_us[t] + step->d2h_us[t] + 2 * step->p->copy_us
+                      : 0;
     }
     return (us + copies) * (1 + step->p->copy_interference) + 1;
 }

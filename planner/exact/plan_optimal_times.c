@@ -207,6 +207,28 @@ static void rows_windows(hth_ilp *ilp)
     }
 }
 
+// row_copies adds what copies take from compute (hth_plan_slowed): `share` of their time, and the
+// same of each.
+static void row_copies(hth_ilp *ilp, double share)
+{
+    const hth_step *m = ilp->m;
+    for (int k = 0; k < ilp->n_saves; k++) {
+        double us = share * m->d2h_us[m->interval[ilp->save[k].interval].tensor];
+        hth_ilp_term(ilp, 'y', k, 0, -us - m->p->copy_us);
+    }
+    for (int g = 0; g < m->n_intervals; g++) {
+        const hth_interval *interval = &m->interval[g];
+        if (interval->can_offload) {
+            double us = share * m->h2d_us[interval->tensor] + m->p->copy_us;
+            if (hth_ilp_tail(ilp, g)) {
+                hth_ilp_term(ilp, 'b', g, ilp->n - 1, -us);
+            } else {
+                hth_ilp_term(ilp, 'o', g, 0, -us);
+            }
+        }
+    }
+}
+
 static void rows_time(hth_ilp *ilp)
 {
     const hth_step *m = ilp->m;
@@ -242,25 +264,14 @@ static void rows_time(hth_ilp *ilp)
     }
     hth_ilp_term(ilp, 'T', 0, 0, 1);
     hth_ilp_term(ilp, 'L', 0, 0, -1);
+    if (m->p->copy_us > 0) {
+        row_copies(ilp, 0);
+    }
     hth_ilp_row(ilp, ">=", 0, ilp->unit_us);
-    if (share > 0) { // hth_plan_slowed
+    if (share > 0) {
         hth_ilp_term(ilp, 'T', 0, 0, 1);
         hth_ilp_term(ilp, 'L', 0, 0, share - 1);
-        for (int k = 0; k < ilp->n_saves; k++) {
-            hth_ilp_term(ilp, 'y', k, 0,
-                         -share * m->d2h_us[m->interval[ilp->save[k].interval].tensor]);
-        }
-        for (int g = 0; g < m->n_intervals; g++) {
-            const hth_interval *interval = &m->interval[g];
-            if (interval->can_offload) {
-                double us = -share * m->h2d_us[interval->tensor];
-                if (hth_ilp_tail(ilp, g)) {
-                    hth_ilp_term(ilp, 'b', g, ilp->n - 1, us);
-                } else {
-                    hth_ilp_term(ilp, 'o', g, 0, us);
-                }
-            }
-        }
+        row_copies(ilp, share);
         for (int s = 0; s < ilp->n; s++) {
             hth_ilp_alternatives(ilp, s, true, -share);
             for (int v = 0; v < s; v++) {

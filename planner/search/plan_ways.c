@@ -80,7 +80,7 @@ double hth_search_cost(const hth_search *search, int g, hth_interval_mode mode, 
     if (mode == HTH_INTERVAL_OFFLOAD) {
         // Hidden or not, a copy takes that much from compute.
         double share = hth_later(price, m->p->copy_interference);
-        return share * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
+        return share * (m->h2d_us[t] + m->d2h_us[t]) + 2 * m->p->copy_us + 1e-3;
     }
     int at = search->d.need[g] < m->interval[g].q ? search->d.need[g] : m->interval[g].q;
     return moves_chain(search, m->p->tensors[t].producer, at, &left) + 1e-3;
@@ -217,9 +217,12 @@ double hth_search_gain(const hth_search *search, int g, hth_interval_mode mode)
     us -= mode >= HTH_INTERVAL_RECOMPUTE ? hth_step_fastest(m, v)->time_us : 0;
     if (old == HTH_INTERVAL_OFFLOAD) {
         us += (1 + search->stall_price) * search->late[g] +
-              m->p->copy_interference * (m->h2d_us[t] + m->d2h_us[t]);
-    } else if (mode == HTH_INTERVAL_OFFLOAD && !interval->cyclic) {
-        us -= (1 + search->stall_price) * hth_later(m->h2d_us[t] - search->span[g], 0);
+              m->p->copy_interference * (m->h2d_us[t] + m->d2h_us[t]) + 2 * m->p->copy_us;
+    } else if (mode == HTH_INTERVAL_OFFLOAD) {
+        us -= 2 * m->p->copy_us;
+        us -= interval->cyclic
+                  ? 0
+                  : (1 + search->stall_price) * hth_later(m->h2d_us[t] - search->span[g], 0);
     }
     if (old != HTH_INTERVAL_KEEP && mode != HTH_INTERVAL_KEEP) {
         return us;

@@ -252,8 +252,9 @@ hth_err hth_program_remember(hth_site *site, const hth_program *program,
     if (program->spill != NULL) {
         return HTH_OK;
     }
-    hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s, site->link_latency_us,
-                     site->copy_interference, site->traffic_bytes_per_s};
+    hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s,
+                     site->link_latency_us,  site->copy_interference,
+                     site->copy_us,          site->traffic_bytes_per_s};
     double up = copied[0] > 0 ? program->problem.h2d_bytes_per_s : 0;
     double down = copied[1] > 0 ? program->problem.d2h_bytes_per_s : 0;
     HTH_TRY(hth_link_learn(site->device, site->timings, up, down, &link));

@@ -246,6 +246,7 @@ hth_err hth_compile_problem(hth_site *site, hth_program *program, const hth_menu
                                      .d2h_bytes_per_s = site->link_back_bytes_per_s,
                                      .latency_us = site->link_latency_us,
                                      .copy_interference = site->copy_interference,
+                                     .copy_us = site->copy_us,
                                      .loose = true};
     if (program->profile != NULL) {
         const hth_link *link = hth_profile_link(program->profile);
@@ -253,6 +254,7 @@ hth_err hth_compile_problem(hth_site *site, hth_program *program, const hth_menu
         program->problem.d2h_bytes_per_s = link->d2h_bytes_per_s;
         program->problem.latency_us = link->latency_us;
         program->problem.copy_interference = link->interference;
+        program->problem.copy_us = link->copy_us;
     }
     if (program->spill != NULL) {
         program->problem.h2d_bytes_per_s = program->spill_speed.read_bytes_per_s;

@@ -31,7 +31,7 @@ typedef struct repeat_row { // what decides of one alternative or tensor; hashed
 
 static int repeat_rows(const hth_problem *problem)
 {
-    int n = problem->n_tensors + 5;
+    int n = problem->n_tensors + 6;
     for (int i = 0; i < problem->n_nodes; i++) {
         n += problem->nodes[i].n_alternatives + 1;
     }
@@ -47,6 +47,7 @@ static void repeat_fill(const hth_program *program, repeat_row *row)
     *row++ = (repeat_row){.us = q->h2d_bytes_per_s};
     *row++ = (repeat_row){.us = q->d2h_bytes_per_s};
     *row++ = (repeat_row){.us = q->copy_interference};
+    *row++ = (repeat_row){.us = q->copy_us};
     for (int i = 0; i < q->n_tensors; i++) {
         const hth_plan_tensor *t = &q->tensors[i];
         *row++ = (repeat_row){.a = t->bytes, .b = (uint64_t)t->cls, .split = t->producer};

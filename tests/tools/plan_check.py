@@ -113,6 +113,7 @@ class Replay:
         self.clock = [(0, 0, 0)] * 3  # after the last instruction of each stream
         self.done, self.end, self.free_at = [], [], [0.0] * 3
         self.busy = self.copying = 0.0
+        self.copies = 0
         self.ran, self.begun = {}, False
         self.sum = self.peak = 0
         for t in self.tensors:
@@ -276,6 +277,7 @@ class Replay:
         if kind in ('offload', 'prefetch'):
             us = self.link.get('latency_us', 0) + self.tensors[t].bytes / self.link['d2h' if kind == 'offload' else 'h2d'] * 1e6
             self.copying += us
+            self.copies += 1
         self.clock[lane] = later(start, now)
         self.done.append(self.clock[lane])
         self.end.append(begin + us)
@@ -304,6 +306,7 @@ class Replay:
             raise Fault(f"{self.peak} bytes live at once, it says {doc.get('live_peak_bytes')}, in an arena of {doc['arena_bytes']}")
         us = max(self.free_at)
         us += self.link.get('interference', 0) * max(0, self.copying - (us - self.busy))
+        us += self.link.get('copy_us', 0) * self.copies
         if not near(us, doc['predicted_us']):
             raise Fault(f"it takes {us:.6g} us, it says {doc['predicted_us']:.6g}")
         if doc['lower_bound_us'] > doc['predicted_us'] * (1 + CLOSE):

@@ -342,7 +342,7 @@ KINDS = ('chain', 'residual', 'u', 'dense', 'attention')
 def made_up(kind, seed):
     """A network of that kind at random: sizes, layers, links."""
     r = random.Random(f'{kind} {seed}')
-    link = {'h2d': r.choice((4, 12, 30)) * 1e9, 'd2h': r.choice((4, 12, 30)) * 1e9, 'latency_us': r.choice((0, 10, 50)), 'interference': r.choice((0, 0, 0.3))}
+    link = {'h2d': r.choice((4, 12, 30)) * 1e9, 'd2h': r.choice((4, 12, 30)) * 1e9, 'latency_us': r.choice((0, 10, 50)), 'interference': r.choice((0, 0, 0.3)), 'copy_us': r.choice((0, 0, 15))}
     if kind == 'attention':
         heads = r.choice((2, 4, 8))
         n = Net(r.choice((2, 8)), 32 * heads, r.choice((64, 160)), 1, link)
