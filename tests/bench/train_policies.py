@@ -2,18 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps under every policy and budget, measured: step time / unconstrained step time, and beside it how far the plans foresaw that.
 
-usage: train_policies.py HEARTH [--models DIR|--small] [--names NAME,..] [--ratios 0.9,0.8,..] [--policies P,..] [--rounds R] [--minutes M] [--threads T]
-                         [--device SPEC|--link RATE|--link p40] [--store DIR] [--json FILE] [--table FILE]
+usage: train_policies.py HEARTH [--models DIR|--small] [--names NAME,..] [--ratios 0.9,0.8,..] [--policies P,..] [--rounds R] [--processes N] [--minutes M]
+                         [--threads T] [--device SPEC|--link RATE|--link p40] [--store DIR] [--json FILE] [--table FILE]
 DIR holds NAME.onnx exported for training; what is missing is exported (needs torch, torchvision, onnx). With --small the networks are those of policy_nets.py,
-made here without PyTorch. A budget is a share of the unconstrained peak, in bytes the same for all policies. The cells of a network and a budget are one
-process, `hearth bench --train --policy P,P,.. --steps R`: the policies' steps take turns, with an unconstrained one, so that a machine that becomes slower
-does not count; a step counts relative to the mean of its round, and a cell is the median of the rounds. Policies that take more than SLOW times the
+made here without PyTorch. A budget is a share of the unconstrained peak, in bytes the same for all policies. The cells of a network and a budget are N
+processes, `hearth bench --train --policy P,P,.. --steps R`: the policies' steps take turns, with an unconstrained one, so that a machine that becomes slower
+does not count; a step counts relative to the mean of its round. A process's figure is the median of its rounds, and a cell the mean of its processes, which
+differ by several percent with the same plans, by the memory that each happens to get. Policies that take more than SLOW times the
 unconstrained step have a process of their own with SLOW_ROUNDS: the less time a round takes, the more alike its steps' conditions. All processes of a
 network share a store, so algorithms are measured once, and what nodes take in one's steps is what the next one's plans are made from: before each budget that counts, three rounds are
 for that only. Every process is a line of JSON in FILE as soon as it is done; what FILE has already is not measured again, so that a run can be gone on with
 (then keep the store, too: --store). After --minutes nothing new is begun; what is missing then is named. A cell: step time / unconstrained step time
 (what both plans predicted for that / measured). `-`: the policy has no plan for that budget. `noise`: the widest of a row's cells that are not slow, two
-standard errors of a median. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the
+standard errors, by the processes or by their rounds, whichever is more. `place`: how many policies are faster than the first one by more than two standard errors of the difference, + 1; then the
 fastest other one, and by how much.
 --link has one thread compute and copies cross a link of that rate, each way. p40: the rate that is to this machine what PCIe 3 is to a Tesla P40: VGG-19's
 step moves as many bytes for its arithmetic (P40_* below); measured by its unconstrained step, which is part of FILE.
@@ -23,6 +24,7 @@ import json
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -135,30 +137,42 @@ def network(args, cells, name, store, out):
         learned = dict(zip(policies, learned['policies'][1:]))
         slow = [p for p in policies if learned[p].get('ratio', 0) > SLOW]
         got = {}
-        for phase, rounds in (('slow', SLOW_ROUNDS), ('count', args.rounds)):
+        for phase in ('slow', *(f'count{i or ""}' for i in range(args.processes))):
             # What was slow only while it learned is counted with the others.
-            names = slow if phase == 'slow' else [p for p in policies if 'error' not in learned[p] and got.get(p, {'ratio': 0})['ratio'] <= SLOW]
+            names = slow if phase == 'slow' else [p for p in policies if 'error' not in learned[p] and got.get(p, [{'ratio': 0}])[0]['ratio'] <= SLOW]
             if names:  # of two at least, for one alone has no turns
                 listed = names if len(names) > 1 else names * 2
-                bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, rounds)
-                got.update({p: {**g, 'rounds': bench['rounds'], 'whole': bench['policies'][0]} for p, g in zip(names, bench['policies'][1:]) if 'error' not in g})
-        slow = [p for p in got if got[p]['rounds'] == SLOW_ROUNDS != args.rounds]
-        whole = next((got[p]['whole'] for p in policies if p in got and p not in slow), None) or learned_whole
+                bench = cells.get(store, name, batch, ratio, phase, ','.join(listed), budget, SLOW_ROUNDS if phase == 'slow' else args.rounds)
+                for p, g in zip(names, bench['policies'][1:]):
+                    if 'error' not in g:
+                        got.setdefault(p, []).append({**g, 'phase': phase, 'rounds': bench['rounds'], 'whole': bench['policies'][0]})
+        got = {p: joined([g for g in of if g['phase'] != 'slow'] or of) for p, of in got.items()}
+        whole = next((got[p]['whole'] for p in policies if p in got and not got[p]['slow']), None) or learned_whole
         out.append({'network': name, 'batch': batch, 'ratio': ratio, 'peak': peak, 'whole': whole, 'cells': got})
         print(row_text(out[-1], policies), flush=True)
     return None
 
 
+def joined(processes):
+    """A cell of what its processes measured. Its error by their rounds: of a median 1.2533 deviations / the root of how many there are, by the half of the
+    middle quarters (0.6745 deviations)."""
+    ratios = [g['ratio'] for g in processes]
+    within = [1.2533 * g['spread'] / 0.6745 / math.sqrt(g['rounds']) for g in processes]
+    between = statistics.stdev(ratios) if len(ratios) > 1 else 0
+    return {**processes[0], 'ratio': statistics.mean(ratios), 'slow': processes[0]['phase'] == 'slow',
+            'planned': statistics.mean(g['planned_ms'] / g['whole']['planned_ms'] for g in processes),
+            'error': max(between, statistics.mean(within)) / math.sqrt(len(ratios))}
+
+
 def error(row, policy):
-    """Of the median of a cell: 1.2533 deviations / the root of the rounds, by the half of the middle quarters (0.6745 deviations)."""
-    cell = row['cells'][policy]
-    return 1.2533 * cell['spread'] / 0.6745 / math.sqrt(cell['rounds'])
+    """Of a cell, one standard error."""
+    return row['cells'][policy]['error']
 
 
 def foreseen(row, policy):
     """Of a cell and the unconstrained step: what the plans predicted for their ratio / what it was."""
     cell = row['cells'][policy]
-    return cell['planned_ms'] / cell['whole']['planned_ms'] / cell['ratio']
+    return cell['planned'] / cell['ratio']
 
 
 def place(row, policies):
@@ -220,7 +234,8 @@ def main():
     p.add_argument('--ratios', default='0.9,0.8,0.7,0.6,0.5,0.4,0.3')
     p.add_argument('--policies', default=POLICIES, help='the first one is compared with the others')
     p.add_argument('--batch', type=int, default=0)
-    p.add_argument('--rounds', type=int, default=20)
+    p.add_argument('--rounds', type=int, default=8, help='of each process')
+    p.add_argument('--processes', type=int, default=3, help='a cell is their mean')
     p.add_argument('--minutes', type=float, default=60)
     p.add_argument('--link', help='a rate, such as 500MB/s, or p40')
     p.add_argument('--threads', type=int, default=2)

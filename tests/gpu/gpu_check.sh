@@ -266,7 +266,7 @@ part_policies() {
         cells=$out/policies.jsonl
         [ -z "$fake" ] || cells=$store/policies.jsonl
         limited 600 python3 tests/bench/train_policies.py "$prog" --device "$device" --models "$models" --names "${n%:*}" --batch "${n#*:}" \
-            --ratios "${GPU_RATIOS:-0.8,0.6,0.4,0.7,0.5}" --policies "${GPU_POLICIES:-hearth,checkmate-auto,str-auto,mo-sos}" \
+            --ratios "${GPU_RATIOS:-0.8,0.6,0.4,0.7,0.5}" --policies "${GPU_POLICIES:-hearth,checkmate-auto,str-auto,mo-sos}" --rounds 20 --processes 1 \
             --minutes "$(awk "BEGIN { print ($(left) - 30) / 60 }")" --store "$store/policies" --json "$cells" --table "$store/policies.md" >"$out/policies-${n%:*}.log" 2>&1
         judge "policies on ${n%:*}" $? "$out/policies-${n%:*}.log"
         [ -n "$fake" ] || { [ -s "$store/policies.md" ] && cp "$store/policies.md" "$out/policies-${n%:*}.md"; }
