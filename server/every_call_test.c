@@ -2,7 +2,7 @@
 // Every call of hearth.h with a real engine in this process: with each allocation of it failing, a
 // day of calls at one a second, and ten thousand in flight.
 #include "base/sanitized.h"
-#include "client/hearth.h"
+#include "client/infer/dlpack.h"
 #include "tests/rig/server_rig.h"
 
 #include <dirent.h>
@@ -136,6 +136,30 @@ static hearth_status infer_into(fixture *f)
     TRY(hearth_infer_into(f->h, "digits", &in, 1, &out, 1));
     assert_true(right(f, &out));
     return HEARTH_OK;
+}
+
+// An output is lent, which frees the others, and looked at as a tensor of somebody.
+static hearth_status lend(fixture *f)
+{
+    hearth_tensor in = images(f), *out, back;
+    struct DLManagedTensorVersioned *lent = NULL;
+    struct DLManagedTensor *old = NULL;
+    int n;
+    TRY(hearth_infer(f->h, "digits", &in, 1, &out, &n));
+    hearth_status s = hearth_outputs_dlpack(out, 0, &lent);
+    s = s == HEARTH_OK ? hearth_outputs_dlpack_unversioned(out, 0, &old) : s;
+    hearth_tensors_free(out, n);
+    if (lent != NULL) {
+        assert_int_equal(hearth_tensor_from_dlpack(lent, "y", &back), HEARTH_OK);
+        assert_true(right(f, &back));
+        lent->deleter(lent);
+    }
+    if (old != NULL) {
+        assert_int_equal(hearth_tensor_from_dlpack_unversioned(old, "y", &back), HEARTH_OK);
+        assert_true(right(f, &back));
+        old->deleter(old);
+    }
+    return s;
 }
 
 typedef struct answers {
@@ -428,6 +452,7 @@ static const one_call CALLS[] = {
     {"infer", infer},
     {"infer_with", infer_with},
     {"infer_into", infer_into},
+    {"outputs_dlpack", lend},
     {"submit", submit},
     {"call_cancel", cancel},
     {"event", events},
