@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hearthd.spark.predict_udf against predict_batch_udf with an onnxruntime session in each worker: rows per second and memory per worker, without a
-limit and under a memory limit that has room for 1.6 of a session's copies, as Markdown tables.
+limit and where there is memory for few copies of the model, as Markdown tables.
 
-usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [NETWORK..]     NETWORK: alexnet, resnet50 (both)
-PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark (local[2]) and a server of its own; columns are made by
-Spark, not read. The limit is a cgroup (version 1, memory) with Spark, its workers and hearthd in it: the peak of a Spark without a model (its
-anonymous memory), and 1.6 of what a session takes. It needs root, and is left out without it.
+usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--copies K,..] [NETWORK..]     NETWORK: alexnet, resnet50 (both)
+PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark of its own, local[4], and a server of its own; columns are made
+by Spark, not read. The limit is a cgroup (version 1, memory) with Spark's Python workers and hearthd in it: what WORKERS workers without a model
+have at most (anonymous memory), and K times what a session takes. onnxruntime has as many workers there as end the job, and its threads are the
+processors divided by its workers: with fewer workers than fit, or with one thread, it would be slower. It needs root, and is left out without it.
 """
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -22,7 +24,9 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(HERE, '..', '..', 'client', 'python')
 ROWS = {'alexnet': (240, 2), 'resnet50': (96, 8)}  # rows, and of a request
-VALUES, CGROUPS, PATIENCE = 3 * 224 * 224, '/sys/fs/cgroup/memory', 900
+WORKERS = 4
+VALUES, CGROUPS = 3 * 224 * 224, '/sys/fs/cgroup/memory'
+PATIENCE = 150  # seconds: what reads its own program from disk again and again has no end
 
 
 # ---- one engine, in a process of its own
@@ -54,10 +58,10 @@ def workers():
     return []
 
 
-def onnxruntime_predict(path):
+def onnxruntime_predict(path, threads):
     import onnxruntime
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
     name = session.get_inputs()[0].name
     return lambda x: session.run(None, {name: x})[0]
@@ -68,20 +72,18 @@ def bare_predict():
     return lambda x: numpy.zeros((len(x), 1000), numpy.float32)
 
 
-def one(engine, path, rows, batch, runs, folder, build):
-    import functools
-
+def one(engine, path, rows, batch, runs, folder, build, n_workers):
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql import SparkSession, functions
     from pyspark.sql.types import ArrayType, FloatType
     daemon = None
     if engine == 'hearth':
         url = f'ipc://{folder}/sock'
-        daemon = subprocess.Popen([build + '/hearthd', '--store', folder + '/store', '--listen', url, '--device', 'cpu:mem=2GiB,threads=2'],
+        daemon = subprocess.Popen([folder + '/limited', build + '/hearthd', '--store', folder + '/store', '--listen', url, '--device', 'cpu:mem=2GiB,threads=2'],
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert ' ready: ' in daemon.stdout.readline()
         os.environ['HEARTH_SERVER'] = url
-    builder = SparkSession.builder.master('local[2]').appName('bench')
+    builder = SparkSession.builder.master(f'local[{n_workers}]').appName('bench')
     for key, value in {'spark.ui.enabled': 'false', 'spark.ui.showConsoleProgress': 'false', 'spark.driver.memory': '512m',
                        'spark.sql.execution.arrow.maxRecordsPerBatch': '24', 'spark.task.maxFailures': '1',
                        'spark.driver.host': '127.0.0.1', 'spark.local.dir': folder}.items():
@@ -93,12 +95,12 @@ def one(engine, path, rows, batch, runs, folder, build):
         from hearthd.spark import predict_udf
         predict = predict_udf('net', **how)
     else:
-        predict = predict_batch_udf(functools.partial(onnxruntime_predict, path) if engine == 'onnxruntime' else bare_predict, **how)
+        predict = predict_batch_udf(functools.partial(onnxruntime_predict, path, max(1, os.cpu_count() // n_workers)) if engine == 'onnxruntime' else bare_predict, **how)
 
     def run(n):
         column = functions.array_repeat((functions.col('id') % 7).cast('float') / 7, VALUES).cast('array<float>')
         began = time.perf_counter()
-        total = spark.range(n, numPartitions=2).select(predict(column).alias('y')).select(functions.sum(functions.element_at('y', 1))).collect()
+        total = spark.range(n, numPartitions=n_workers).select(predict(column).alias('y')).select(functions.sum(functions.element_at('y', 1))).collect()
         return n / (time.perf_counter() - began), total[0][0]
     run(4 * batch)
     figures = [run(rows) for _ in range(runs)]
@@ -142,10 +144,15 @@ def may_limit():
         return False
 
 
-def measured(engine, path, rows, batch, args, limit=None, group=None):
+def measured(engine, path, rows, batch, args, limit=None, group=None, n_workers=WORKERS):
     """The figures of one engine, with the most memory that its group had; None and why: it has none."""
     with tempfile.TemporaryDirectory(prefix='hearth-spark-bench-') as folder:
-        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, args.runs, folder, args.build])]
+        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, args.runs, folder, args.build, n_workers])]
+        join = f'echo $$ >{group}/cgroup.procs && ' if group else ''
+        for name, program in (('limited', '"$@"'), ('python', f'{sys.executable} "$@"')):
+            with open(f'{folder}/{name}', 'w', encoding='ascii') as f:
+                f.write(f'#!/bin/sh\n{join}exec {program}\n')
+            os.chmod(f'{folder}/{name}', 0o755)
         if engine == 'hearth':  # a store outlives jobs: it has the model before
             subprocess.run([args.build + '/hearth', '--store', folder + '/store', 'import', 'net', path], check=True, stdout=subprocess.DEVNULL)
         if group is not None:
@@ -153,8 +160,7 @@ def measured(engine, path, rows, batch, args, limit=None, group=None):
             with open(group + '/memory.limit_in_bytes', 'w', encoding='ascii') as f:
                 f.write(str(limit or -1))
             sampled = Peak(group)
-            command = ['sh', '-c', f'echo $$ >{group}/cgroup.procs && exec "$@"', 'sh', *command]
-        env = {**os.environ, 'PYTHONPATH': PACKAGE, 'HEARTH_LIBRARY': args.build + '/libhearth.so', 'PYSPARK_PYTHON': sys.executable,
+        env = {**os.environ, 'PYTHONPATH': PACKAGE, 'HEARTH_LIBRARY': args.build + '/libhearth.so', 'PYSPARK_PYTHON': folder + '/python',
                'OMP_NUM_THREADS': '1', 'SPARK_LOCAL_IP': '127.0.0.1'}
         p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
         try:
@@ -176,7 +182,7 @@ def measured(engine, path, rows, batch, args, limit=None, group=None):
                         os.kill(int(pid), 9)
                 time.sleep(0.2)
             os.rmdir(group)
-        elif code != 0:
+        if code != 0:
             with contextlib.suppress(OSError):
                 os.killpg(p.pid, 9)
         p.stdout.close()
@@ -197,6 +203,7 @@ def main():
     p.add_argument('--build', default='build')
     p.add_argument('--models', default=os.path.expanduser('~/.cache/hearth-bench-models'))
     p.add_argument('--runs', type=int, default=1)
+    p.add_argument('--copies', default='1,1.6,2.5,4')
     args = p.parse_args()
     args.build = os.path.abspath(args.build)
     if shutil.which('java') is None:
@@ -222,12 +229,15 @@ def main():
             print(f'| {name} | a limit | not run: no cgroup can be made here |', flush=True)
             continue
         copy = ort['own'] - bare['own']
-        limit = int(bare['peak'] + 1.6 * copy)
-        said = []
-        for engine in ('onnxruntime', 'hearth'):
-            r, why = measured(engine, path, rows, batch, args, limit, group)
-            said.append(f"{r['rows_s']:.1f}" if r is not None else why)
-        print(f"| {name} | {limit / 1e6:.0f} MB ({bare['peak'] / 1e6:.0f} bare, 1.6 x {copy / 1e6:.0f}) | {said[0]} | {said[1]} |", flush=True)
+        for copies in map(float, args.copies.split(',')):
+            limit = int(bare['peak'] + copies * copy)
+            with_limit = functools.partial(measured, path=path, rows=rows, batch=batch, args=args, limit=limit, group=group)
+            tried = ((n, with_limit('onnxruntime', n_workers=n)[0]) for n in range(WORKERS, 0, -1))
+            n, theirs = next((t for t in tried if t[1] is not None), (0, None))
+            ours, why = with_limit('hearth')
+            said = [f"{theirs['rows_s']:.1f} ({n} workers)" if theirs else 'no end', f"{ours['rows_s']:.1f}" if ours else why,
+                    f"{ours['rows_s'] / theirs['rows_s']:.2f}" if ours and theirs else '-']
+            print(f"| {name} | {limit / 1e6:.0f} MB ({bare['peak'] / 1e6:.0f} bare, {copies:g} x {copy / 1e6:.0f}) | {' | '.join(said)} |", flush=True)
     return 0
 
 
