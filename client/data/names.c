@@ -239,10 +239,10 @@ static hth_err names_literal(names_text *text, bool keys, char *room, names_list
 
 static hth_err names_lines(names_text *text, names_list *list)
 {
-    char by = names_find(text, '\n') != text->end ? '\n' : ',';
     while (text->end > text->at && names_blank(text->end[-1])) {
         text->end--;
     }
+    char by = names_find(text, '\n') != text->end ? '\n' : ','; // a line's own end is none
     while (text->at < text->end) {
         const char *stop = names_find(text, by), *last = stop;
         while (text->at < last && names_blank(*text->at)) {

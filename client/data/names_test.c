@@ -57,6 +57,8 @@ static void test_lines(void **state)
     check("tench, Tinca tinca\ngoldfish, Carassius auratus",
           "tench, Tinca tinca|goldfish, Carassius auratus");
     check("cat, dog,fish", "cat|dog|fish");
+    check("cat,dog,fish\n", "cat|dog|fish"); // a line of its own, as echo writes it
+    check("\r\ncat,dog\r\n", "cat|dog");
     check("cat", "cat");
     check("0\n1\n2\n", "0|1|2");
 }
