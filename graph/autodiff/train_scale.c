@@ -76,16 +76,23 @@ static hth_err scale_front(hth_graph *graph, int first)
     return HTH_OK;
 }
 
+// scale_moves: mean and deviation apply to the input; those of images to images only.
+static bool scale_moves(const hth_train_scale *scale, const hth_value *input)
+{
+    return !scale->images || input->shape.rank == 4;
+}
+
 static hth_err scale_nodes(hth_graph *graph, int input, int raw, const hth_train_scale *scale)
 {
     bool bytes = graph->values[raw].dtype == HTH_DT_U8;
+    bool moves = scale_moves(scale, &graph->values[input]);
     const struct {
         hth_op op;
         const float *v;
         int n;
     } steps[] = {{HTH_OP_MUL, &scale->scale, bytes && scale->scale != 1},
-                 {HTH_OP_SUB, scale->mean, scale->n_mean},
-                 {HTH_OP_DIV, scale->std, scale->n_std}};
+                 {HTH_OP_SUB, scale->mean, moves ? scale->n_mean : 0},
+                 {HTH_OP_DIV, scale->std, moves ? scale->n_std : 0}};
     int left = 0, from = raw, rank = graph->values[input].shape.rank, operand;
     for (int i = 0; i < 3; i++) {
         left += steps[i].n > 0;
@@ -112,8 +119,10 @@ hth_err hth_train_scale_add(hth_graph *graph, int i, hth_dtype dtype, const hth_
     hth_shape shape = graph->values[input].shape;
     const char *kind = dtype == HTH_DT_U8 ? "uint8" : "raw";
     const char *of = scale->images ? "--normalize's " : "--";
-    HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, of, "mean"));
-    HTH_TRY(scale_channels(&graph->values[input], scale->n_std, of, "std"));
+    if (scale_moves(scale, &graph->values[input])) {
+        HTH_TRY(scale_channels(&graph->values[input], scale->n_mean, of, "mean"));
+        HTH_TRY(scale_channels(&graph->values[input], scale->n_std, of, "std"));
+    }
     char *name = hth_asprintf("%s/%s", graph->values[input].name, kind);
     hth_err err = name != NULL ? hth_graph_add_value(graph, name, dtype, &shape, &raw)
                                : hth_no_memory("a training step");

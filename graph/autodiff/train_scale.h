@@ -11,7 +11,7 @@
 
 typedef struct hth_train_scale {
     bool on;           // uint8 data may stand for a float32 input
-    bool images;       // float32 data of 4 dimensions [N, C, H, W] are changed, too
+    bool images;       // mean and std are of 4 dimensions [N, C, H, W] only, float32 or uint8
     float scale;       // of bytes; 1: none
     int n_mean, n_std; // one for all, or one per channel (axis 1); 0: none. With `images` both
     float mean[HTH_SCALE_CHANNELS], std[HTH_SCALE_CHANNELS];

@@ -165,6 +165,21 @@ class Augment(unittest.TestCase):
         want = train('small', self.written('made', (np.tile(self.x['small'], (2, 1, 1, 1)) - np.float32(0.5)) / np.float32(0.25)))
         self.same(train('small', data, '--epochs', '2', '--normalize', 'std=0.25,mean=0.5'), want)
 
+    def test_an_input_that_is_no_image(self):
+        """Mean and deviation are those of images: another input's bytes are scaled only."""
+        random = np.random.default_rng(7)
+        model = onnx_small.graph(
+            [('Flatten', ['x'], ['f'], {}), ('Gemm', ['f', 'w'], ['a'], {}), ('Gemm', ['more', 'v'], ['b'], {}), ('Add', ['a', 'b'], ['y'], {})],
+            [('x', 'FP32', ('n', *SMALL)), ('more', 'FP32', ('n', 4))], [('y', 'FP32', ('n', CLASSES))],
+            [(name, 'FP32', (k, CLASSES), random.normal(0, 0.1, k * CLASSES).astype(np.float32)) for name, k in (('w', int(np.prod(SMALL))), ('v', 4))])
+        with open(file('both.onnx'), 'wb') as f:
+            f.write(model)
+        hearth('import', 'both', file('both.onnx'))
+        x, more = self.x['small'], random.integers(1, 256, (N, 4), dtype=np.uint8)
+        bytes_ = tensors.save(file('both8.safetensors'), x=x, more=more, y=self.y)
+        made = tensors.save(file('both.safetensors'), x=(x - np.float32(0.5)) / np.float32(0.25), more=more.astype(np.float32) * np.float32(1 / 255), y=self.y)
+        self.same(train('both', bytes_, '--epochs', '2', '--scale', '1/255', '--normalize', 'mean=0.5,std=0.25'), train('both', made, '--epochs', '2'))
+
     def test_a_stored_dataset(self):
         hearth('data', 'put', 'kept', file('big.safetensors'))
         self.same(train('big', 'kept', '--epochs', '2', *AUGMENT), train('big', self.written('made', self.made(self.x['big']))))
