@@ -225,6 +225,16 @@ class Output(unittest.TestCase):
         self.harmless(self.terminal('verify', until=('50 %', self.server.progress.set)))
         self.assertTrue(self.server.progress.is_set())
 
+    def test_metadata(self):
+        """Values that are no texts are shown as they are."""
+        self.server.documents['model'] = {**MODEL, 'metadata': {EVIL: 5, 'list': [EVIL], 'null': None, 'long': 'x' * 300}}
+        for how in (self.pipe, self.terminal):
+            said = how('show', 'm')
+            self.harmless(said)
+            self.assertIn('x' * 100 + ' ..', said)
+        self.server.documents['model'] = {**MODEL, 'metadata': EVIL}
+        self.harmless(self.pipe('show', 'm'))
+
     def test_picture(self):
         sets = ['<script>alert("a & b")</script>\x01', 'tail']
         self.server.documents['job'] = dict(JOB, state='finished', history=[[1, 1, 1]], held_out=[{'set': s, 'step': 1, 'loss': 1} for s in sets])
@@ -232,6 +242,20 @@ class Output(unittest.TestCase):
         self.pipe('job', 'j', '--svg', path)
         texts = [e.text for e in xml.etree.ElementTree.parse(path).iter() if e.tag.endswith('}text')]
         self.assertIn(sets[0].replace('\x01', '?'), texts)
+
+    def test_losses(self):
+        """What is no number is no point, and in words it is not finite."""
+        held = [{'set': 'a', 'step': 1, 'loss': 4}, {'set': 'a', 'step': 2}, {'set': 'a', 'step': 3, 'loss': None}]
+        path = self.server.folder + '/job.svg'
+        for history, said in (([[2, 1, 1], [None, 1, 1]], 'is 2 at the first and not finite at the last of 3 steps'),
+                              ([[None, 1, 1], [3, 1, 1]], 'is not finite at the first and 3 at the last of 3 steps'), ([], 'is not known')):
+            self.server.documents['job'] = {'id': 7, 'job': 'j', 'state': 'failed', 'step': 3, 'history': history, 'held_out': held}
+            self.pipe('job', 'j', '--svg', path)
+            tap.picture(self, path)
+            elements = [(e.tag.split('}')[1], e) for e in xml.etree.ElementTree.parse(path).iter()]
+            self.assertEqual([tag for tag, _ in elements].count('circle'), 1)
+            self.assertEqual([len(e.get('points').split()) for tag, e in elements if tag == 'polyline'], [1 if history else 0, 1])
+            self.assertIn(said, next(e.text for tag, e in elements if tag == 'desc'))
 
     def test_json(self):
         for words, what in ((['show', 'm'], 'model'), (['jobs'], 'jobs'), (['stats'], 'stats'), (['verify'], 'verify')):

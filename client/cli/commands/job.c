@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LOSS_SETS (HTH_SVG_SERIES - 1) // of held-out data, at most
+#define LOSS_SAID 24                   // bytes of a loss in words
 
 typedef struct loss_axes {
     hth_axis step, loss;
@@ -90,10 +91,12 @@ static int loss_sets(const json_t *held, const char *name[1 + LOSS_SETS])
     return n;
 }
 
+// An evaluation of the set that can be drawn; the loss is left out where it is not finite.
 static bool loss_is_of(const json_t *evaluation, const char *name)
 {
     const char *set = json_string_value(json_object_get(evaluation, "set"));
-    return set != NULL && strcmp(set, name) == 0;
+    return set != NULL && strcmp(set, name) == 0 &&
+           json_is_number(json_object_get(evaluation, "loss"));
 }
 
 // The evaluations of a set of held-out data: as dots, too, for there may be one only.
@@ -119,23 +122,44 @@ static void loss_held_out(FILE *file, const loss_axes *axes, const json_t *held,
     }
 }
 
+static void loss_said(const json_t *history, size_t i, char out[LOSS_SAID])
+{
+    if (json_is_number(json_array_get(json_array_get(history, i), 0))) {
+        snprintf(out, LOSS_SAID, "%.4g", loss_at(history, i));
+    } else {
+        snprintf(out, LOSS_SAID, "not finite");
+    }
+}
+
+// What the picture shows, for those who do not see it.
+static void loss_describe(const json_t *job, int sets, char *out, size_t cap)
+{
+    const json_t *history = json_object_get(job, "history");
+    size_t n = json_array_size(history);
+    char first[LOSS_SAID], last[LOSS_SAID];
+    if (n == 0) {
+        snprintf(out, cap, "The training loss is not known. Sets of held-out data: %d.", sets);
+        return;
+    }
+    loss_said(history, 0, first);
+    loss_said(history, n - 1, last);
+    snprintf(out, cap,
+             "The training loss is %s at the first and %s at the last of %.0f steps. Sets of "
+             "held-out data: %d.",
+             first, last, loss_key(job, "step"), sets);
+}
+
 // Losses upwards, steps to the right.
 static void loss_svg(FILE *file, const json_t *job)
 {
     char title[200], description[300];
     const char *name[1 + LOSS_SETS], *of = json_string_value(json_object_get(job, "job"));
-    const json_t *held = json_object_get(job, "held_out"),
-                 *history = json_object_get(job, "history");
-    size_t last = json_array_size(history);
+    const json_t *held = json_object_get(job, "held_out");
     int n = loss_sets(held, name);
     loss_axes axes;
     loss_make_axes(job, &axes);
     snprintf(title, sizeof title, "Losses of %.100s", of != NULL ? of : "a job");
-    snprintf(description, sizeof description,
-             "The training loss is %.4g at the first and %.4g at the last of %.0f steps. Sets of "
-             "held-out data: %d.",
-             loss_at(history, 0), last > 0 ? loss_at(history, last - 1) : 0, loss_key(job, "step"),
-             n - 1);
+    loss_describe(job, n - 1, description, sizeof description);
     hth_svg_open(file, title, description);
     hth_svg_axes(file, &axes.step, "step", &axes.loss, "loss");
     loss_line(file, &axes, job);

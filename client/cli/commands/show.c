@@ -9,7 +9,8 @@
 
 #define SHOW_COLUMNS 100 // of a value of the metadata, for people: lists of classes are long
 
-// show_short cuts long values, and takes the metadata out where there are none.
+// show_short cuts long values, and takes the metadata out where there are none. Of a value that is
+// no text, which hearthd does not send, nothing is cut.
 static void show_short(json_t *doc)
 {
     json_t *metadata = json_object_get(doc, "metadata"), *v;
@@ -18,8 +19,8 @@ static void show_short(json_t *doc)
     json_object_foreach_safe(metadata, next, key, v)
     {
         const char *text = json_string_value(v);
-        size_t n = hth_utf8_fit(text, SHOW_COLUMNS);
-        if (text[n] != 0) {
+        size_t n = text != NULL ? hth_utf8_fit(text, SHOW_COLUMNS) : 0;
+        if (text != NULL && text[n] != 0) {
             json_object_set_new(metadata, key, json_sprintf("%.*s ..", (int)n, text));
         }
     }
