@@ -119,7 +119,8 @@ class Pictures(Case):
                                  ('half', 'FP16', ('n', 3, 6, 9)), ('bytes', 'UINT8', ('n', 3, 6, 9)), ('open', 'FP32', ('n', 3, 'h', 'w')),
                                  ('sized', 'UINT8', ('n', 1, 10, 12)), ('free', 'UINT8', ('n', 'h', 'w', 1)), ('one', 'UINT8', (1, 3, 6, 9)),
                                  ('two', 'UINT8', (2, 3, 6, 9)), ('single', 'UINT8', (3, 6, 9)), ('four', 'FP32', ('n', 4, 6, 9)),
-                                 ('int', 'INT32', ('n', 3, 6, 9)), ('flat', 'FP32', ('n', 9))):
+                                 ('int', 'INT32', ('n', 3, 6, 9)), ('flat', 'FP32', ('n', 9)), ('high', 'UINT8', ('n', 'h', 12, 1)),
+                                 ('broad', 'UINT8', ('n', 10, 'w', 1))):
             cls.model(name, onnx_small.identity(kind, dims))
         cls.model('pair', onnx_small.identity('UINT8', ('n', 3, 6, 9), 2))
 
@@ -159,6 +160,12 @@ class Pictures(Case):
         self.assertEqual(self.outputs('free', *inputs(SIZES[1:]))['OUTPUT0'].shape, (1, 23, 31, 1))
         self.refused("has 23x31 pixels (height x width), but", 'free', *inputs(SIZES))
         self.refused('--size HxW resamples all', 'free', *inputs(SIZES))
+        for picture, (height, width) in zip(SIZES, ((6, 9), (23, 31))):  # of two sides one is open: the first picture's
+            self.assertEqual(self.outputs('high', *inputs([picture]))['OUTPUT0'].shape, (1, height, 12, 1))
+            self.same(self.outputs('free', *inputs([picture]), '--size', f'{height}x12')['OUTPUT0'], 'high', *inputs([picture]))
+            self.same(self.outputs('free', *inputs([picture]), '--size', f'10x{width}')['OUTPUT0'], 'broad', *inputs([picture]))
+        self.refused("has 23 pixels in height, but", 'high', *inputs(SIZES))
+        self.refused("has 31 pixels in width, but", 'broad', *inputs(SIZES))
         self.refused("input 'INPUT0' UINT8 [-1,1,10,12]: its pictures cannot have 10x13 pixels", 'sized', *inputs(SIZES), '--size', '10x13')
         self.refused("'10' is not a size: HxW", 'free', *inputs(SIZES), '--size', '10')
         self.refused('an image of 40000x40000 pixels', 'free', *inputs(SIZES), '--size', '40000x40000')
@@ -333,6 +340,9 @@ class Arrays(Case):
         np.save(self.path('wide.npy'), np.zeros((3, 5), np.float32))
         shutil.copy(self.path('a.npy'), self.path('fake.npz'))
         self.refused("'fake.npz' is no .npz file, which has arrays", 'one', '--input', 'fake.npz:x')
+        for path, sentence in ((self.path('a.npy'), "'standard input' is no .npz file, which has arrays"), (FILES[0], 'is no .npz file, which has arrays')):
+            with open(path, 'rb') as f:
+                self.refused(sentence, 'one', '--input', 'INPUT0=-:b', data=f.read())
         self.refused("Expected [-1,2], got [3,5]", 'one', '--input', 'wide.npy')
         self.refused("model 'pair' has no input 'INPUT'; did you mean 'INPUT0'?", 'pair', '--input', 'INPUT0=a.npy', '--input', 'INPUT=a.npy')
         self.refused("'OTHER'", 'one', '--input', 'OTHER=a.npy')

@@ -232,12 +232,21 @@ static hth_err input_begins(const void *data, size_t n, size_t *end)
                : hth_fail(HTH_ECORRUPT, "not a .npy file, and neither .npz, PNG nor JPEG");
 }
 
+static hth_err input_no_arrays(const char *shown)
+{
+    return hth_fail(HTH_EINVAL, "'%s' is no .npz file, which has arrays", shown);
+}
+
 // input_bytes makes inputs of all bytes of a file or stream, which it takes over.
 static hth_err input_bytes(hth_infer_inputs *in, const input_words *words, void *data, size_t bytes)
 {
     const char *shown = words_stdin(words->path) ? "standard input" : words->path;
     hth_archive archive = {.shown = NULL};
     hearth_tensor t = {.name = NULL};
+    if (words->array != NULL && !hth_archive_is(data, bytes)) {
+        hth_free(data);
+        return input_no_arrays(shown);
+    }
     if (hth_image_is(data, bytes) && bytes <= HTH_PICTURE_FILE) {
         return input_picture(in, words->name, shown, data, bytes);
     }
@@ -294,7 +303,7 @@ static hth_err input_file(hth_infer_inputs *in, const input_words *words)
         return input_open_archive(in, words);
     }
     if (words->array != NULL && n > 0) {
-        return hth_fail(HTH_EINVAL, "'%s' is no .npz file, which has arrays", words->path);
+        return input_no_arrays(words->path);
     }
     if (hth_image_is(head, n)) {
         return input_picture(in, words->name, words->path, NULL, 0);

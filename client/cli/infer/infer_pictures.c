@@ -110,7 +110,8 @@ static hth_err form_range(const json_t *model, const struct form_range **out)
                                    text);
 }
 
-// form_values settles scale, mean and std. What all three options say needs nothing else.
+// form_values settles scale, mean and std. Where options or hearth's own keys say scale and mean,
+// the model's range of values counts for nothing, and need not be known.
 static hth_err form_values(const json_t *options, const json_t *model, hth_picture_form *form)
 {
     const struct form_range *range;
@@ -237,7 +238,8 @@ typedef struct input_pictures {
     hth_infer_inputs *in;
     int input;
     hth_picture_form form;
-    const char *first; // the picture whose size all must have; NULL: the size is given
+    const char *first; // the picture that decides on the sides that are open
+    bool high, wide;   // height and width are open: all pictures must have the first one's
     size_t bytes;      // of a sample
     int n;
 } input_pictures;
@@ -261,11 +263,11 @@ static hth_err pictures_begin(input_pictures *p, const char *shown, int height, 
 {
     hth_picture_form *f = &p->form;
     uint64_t all;
-    if (f->height == 0 || f->width == 0) {
-        p->first = shown;
-        f->height = f->height > 0 ? f->height : height;
-        f->width = f->width > 0 ? f->width : width;
-    }
+    p->first = shown;
+    p->high = f->height == 0;
+    p->wide = f->width == 0;
+    f->height = p->high ? height : f->height;
+    f->width = p->wide ? width : f->width;
     HTH_TRY(hth_picture_check(f, &p->bytes));
     hearth_tensor *t = &p->in->t[p->input];
     t->data = hth_mul_bytes(p->bytes, (uint64_t)p->n, &all) == 0 && all < SIZE_MAX
@@ -284,18 +286,35 @@ static hth_err pictures_begin(input_pictures *p, const char *shown, int height, 
     return HTH_OK;
 }
 
+static hth_err pictures_side(const input_pictures *p, const char *side, int has, int wanted)
+{
+    return hth_fail(HTH_EINVAL,
+                    "it has %d pixels in %s, but '%s' decides for %d; --size HxW resamples all",
+                    has, side, p->first, wanted);
+}
+
+// pictures_fit compares the sides that are open; the others are resampled.
+static hth_err pictures_fit(const input_pictures *p, int height, int width)
+{
+    const hth_picture_form *f = &p->form;
+    bool higher = p->high && height != f->height, wider = p->wide && width != f->width;
+    if (p->high && p->wide && (higher || wider)) {
+        return hth_fail(HTH_EINVAL,
+                        "it has %dx%d pixels (height x width), but '%s' decides for %dx%d; --size "
+                        "HxW resamples all",
+                        height, width, p->first, f->height, f->width);
+    }
+    HTH_TRY(higher ? pictures_side(p, "height", height, f->height) : HTH_OK);
+    return wider ? pictures_side(p, "width", width, f->width) : HTH_OK;
+}
+
 static hth_err pictures_one(input_pictures *p, const char *shown, const void *data, size_t bytes,
                             int at)
 {
     int height, width;
     HTH_TRY(hth_picture_look(data, bytes, &height, &width));
     HTH_TRY(at == 0 ? pictures_begin(p, shown, height, width) : HTH_OK);
-    if (p->first != NULL && (height != p->form.height || width != p->form.width)) {
-        return hth_fail(HTH_EINVAL,
-                        "it has %dx%d pixels (height x width), but '%s' decides for %dx%d; --size "
-                        "HxW resamples all",
-                        height, width, p->first, p->form.height, p->form.width);
-    }
+    HTH_TRY(pictures_fit(p, height, width));
     return hth_picture_put(&p->form, data, bytes,
                            (uint8_t *)p->in->t[p->input].data + (size_t)at * p->bytes);
 }
