@@ -323,6 +323,10 @@ class Screen(unittest.TestCase):
         t.until_shown('Columns that sort models')
         t.type('x')
         t.until_shown('name ^')
+        t.type('?')
+        t.until_shown('Columns that sort models')
+        t.type('\x1b')  # no key comes after it
+        t.until_shown('name ^')
         t.type('\t')
         grid = t.until_shown(lambda g: 'waiting_job' in g.styled('7'))
         self.assertIn('n waiting_job', grid.text()[-1])

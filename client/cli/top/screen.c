@@ -25,6 +25,8 @@
 #include <unistd.h>
 
 #define SCREEN_COLUMNS 80
+// After so long nothing belongs to what was typed: an escape sequence comes as a whole, Esc alone.
+#define SCREEN_SEQUENCE_NS 50000000u
 // The alternate screen and no cursor, and the way back.
 #define SCREEN_ENTER "\033[?1049h\033[?25l\033[H\033[2J"
 #define SCREEN_LEAVE "\033[?2026l\033[0m\033[?25h\033[?1049l"
@@ -42,6 +44,7 @@ static struct {
     atomic_bool taken, quit, resized;
     char typed[64]; // and not yet taken
     size_t n_typed;
+    uint64_t typed_ns; // when the last of it came
 } screen;
 
 static void screen_put(const char *text, size_t n)
@@ -147,11 +150,11 @@ void hth_screen_open(bool terminal)
 
 void hth_screen_close(void)
 {
+    screen_leave(); // first: who is killed or crashes between these leaves the terminal as it was
     for (size_t i = 0; i < sizeof screen_ends / sizeof screen_ends[0]; i++) {
         screen_set(screen_ends[i], SIG_DFL, 0);
     }
     screen_crash(false);
-    screen_leave();
 }
 
 bool hth_screen_is_terminal(void)
@@ -213,6 +216,7 @@ static bool screen_read(void)
     ssize_t n =
         read(STDIN_FILENO, screen.typed + screen.n_typed, sizeof screen.typed - screen.n_typed);
     screen.n_typed += n > 0 ? (size_t)n : 0;
+    screen.typed_ns = hth_now_ns();
     return n >= 0;
 }
 
@@ -242,18 +246,38 @@ static void screen_mask(int how, sigset_t *before)
     }
 }
 
+// screen_alone takes what goes on too late to be a sequence as one key: Esc, most likely. false:
+// there is nothing, or its time is not over.
+static bool screen_alone(int *key)
+{
+    if (screen.n_typed == 0 || hth_now_ns() < screen.typed_ns + SCREEN_SEQUENCE_NS) {
+        return false;
+    }
+    screen.n_typed = 0;
+    *key = HTH_KEY_OTHER;
+    return true;
+}
+
 // screen_wait waits for a key, a signal, or the time; `open`: the signals that come meanwhile.
 static hth_screen_event screen_wait(uint64_t until, const sigset_t *open, int *key)
 {
     while (!screen_key(key)) {
-        uint64_t now = hth_now_ns(), ns = now < until ? until - now : 0;
+        uint64_t alone = screen.n_typed > 0 ? screen.typed_ns + SCREEN_SEQUENCE_NS : until;
+        uint64_t end = alone < until ? alone : until, now = hth_now_ns();
+        uint64_t ns = now < end ? end - now : 0;
         struct pollfd in = {STDIN_FILENO, POLLIN, 0};
         struct timespec left = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
         int n = ppoll(&in, screen.terminal ? 1 : 0, &left, open);
         if (n > 0 && ((in.revents & (POLLHUP | POLLERR)) != 0 || !screen_read())) {
             return HTH_SCREEN_QUIT;
         }
-        if (n == 0 || screen.quit || screen.resized) {
+        if (screen.quit || screen.resized) {
+            return HTH_SCREEN_TIME;
+        }
+        if (n == 0 && screen_alone(key)) { // not what waits to be read since
+            return HTH_SCREEN_KEY;
+        }
+        if (n == 0 && hth_now_ns() >= until) {
             return HTH_SCREEN_TIME;
         }
     }
