@@ -320,6 +320,34 @@ class Looks(PageCase):
         self.key(tab, 'Enter', 13)
         tab.wait("document.getElementById('said').textContent === '' && document.activeElement.id === 'main'")
 
+    def test_focus_of_rows(self):
+        """The keyboard stays at its button wherever its row goes, and never comes to another one's."""
+        rows = {name: job(i, name, 'failed', 'no memory', resumable=True) for i, name in enumerate(('first', 'a', 'b', 'c'), 1)}
+        tab = self.show({**nothing(), 'jobs': [rows[n] for n in ('first', 'a', 'b')],
+                         **{f'jobs/{r["id"]}': losses(r) for r in rows.values()}})
+        table, focused = "document.getElementById('jobs-table')", "document.activeElement.getAttribute('aria-label')"
+        tab.wait(f"{table}.tBodies[0].rows.length === 3")
+
+        def shown(*names):
+            self.server.views['jobs'] = [rows[n] for n in ('first', *names)]
+            tab.wait(f"[...{table}.tBodies[0].rows].map(r => r.cells[0].textContent).join() === {json.dumps(','.join(('first', *names)))}")
+            tab.drawn()
+        tab.run(f"[...{table}.querySelectorAll('button')].find(b => b.getAttribute('aria-label') === 'resume job b').focus()")
+        self.assertEqual(tab.run(focused), 'resume job b')
+        for names in (('c', 'a', 'b'), ('b',), ('a', 'b'), ('b', 'a'), ('b', 'c')):
+            shown(*names)
+            self.assertEqual(tab.run(focused), 'resume job b', names)
+        shown('c', 'a')
+        self.assertEqual(tab.run('document.activeElement === document.body'), True)
+        tab.run(f"[...{table}.querySelectorAll('button')].find(b => b.getAttribute('aria-label') === 'resume job a').focus()")
+        rows['a'] = {**rows['a'], 'resumable': False}
+        self.server.views['jobs'] = [rows[n] for n in ('first', 'c', 'a')]
+        tab.wait(f"![...{table}.querySelectorAll('button')].some(b => b.getAttribute('aria-label') === 'resume job a')")
+        self.assertEqual(tab.run('document.activeElement === document.body'), True)
+        self.press(tab, 'Show the losses of job a')
+        tab.wait(f"{focused} === 'Hide the losses of job a'")  # it does the same
+        self.fine(tab)
+
     def test_names(self):
         """All that is in sight has a name for who does not see it, and nobody is interrupted."""
         tab = self.full('digits')

@@ -27,16 +27,31 @@ function setText(node, text) {
   }
 }
 
-// Sets the rows of a table; what did not change stays, so that a selection and the focus do. A cell is
-// a string, or {text, title, word, swatch, buttons: [{text, label, press}]}.
-function setRows(table, rows) {
-  const body = table.tBodies[0];
-  const labels = [...table.tHead.rows[0].cells];
-  while (body.rows.length > rows.length) {
-    body.lastElementChild.remove();
+// The <tr> of each row: that which its key had, or, of rows without keys, its place; else a new one.
+function rowsOf(body, rows) {
+  const known = new Map();
+  for (const tr of body.rows) {
+    known.set(tr.key, [...(known.get(tr.key) || []), tr]);
   }
+  const made = rows.map(row => (known.get(row.key) || []).shift() || Object.assign(el('tr'), {key: row.key}));
+  [...known.values()].flat().forEach(tr => tr.remove());
+  return made;
+}
+
+// Sets the rows of a table; what did not change stays, so that a selection and the focus do, and a
+// row with a key goes where its key does. A cell is a string, or {text, title, word, swatch,
+// buttons: [{text, label, press, same}]}; `same`: what a button is when its label changes.
+function setRows(table, rows) {
+  const body = table.tBodies[0], held = document.activeElement;
+  const labels = [...table.tHead.rows[0].cells], made = rowsOf(body, rows);
+  let at = body.firstElementChild;
   rows.forEach((row, i) => {
-    const tr = body.rows[i] || body.appendChild(el('tr'));
+    const tr = made[i];
+    if (tr === at) {
+      at = at.nextElementSibling;
+    } else {
+      body.insertBefore(tr, at);
+    }
     fill(tr, {'data-key': row.key === undefined ? null : row.key});
     row.cells.forEach((cell, k) => {
       const td = tr.cells[k] || tr.appendChild(el(k === 0 ? 'th' : 'td',
@@ -45,6 +60,9 @@ function setRows(table, rows) {
     });
   });
   table.hidden = rows.length === 0;
+  if (body.contains(held) && held !== document.activeElement) {
+    held.focus({preventScroll: true}); // what is moved loses it
+  }
 }
 
 function setCell(td, cell) {
@@ -53,7 +71,7 @@ function setCell(td, cell) {
   if (td.shown === key) {
     return;
   }
-  const focused = [...td.children].indexOf(document.activeElement);
+  const focused = [...td.children].find(c => c === document.activeElement);
   td.shown = key;
   fill(td, {title: cell.title || null});
   const parts = [];
@@ -65,10 +83,15 @@ function setCell(td, cell) {
   } else if (cell.text) {
     parts.push(cell.text);
   }
-  (cell.buttons || []).forEach((b, i) => parts.push(pressed(el('button', {type: 'button', 'aria-label': b.label}, b.text), () => td.buttons[i].press())));
+  (cell.buttons || []).forEach((b, i) => {
+    const button = el('button', {type: 'button', 'aria-label': b.label}, b.text);
+    parts.push(Object.assign(pressed(button, () => td.buttons[i].press()), {same: b.same || b.label}));
+  });
   td.replaceChildren(...parts);
-  if (focused >= 0 && td.children[focused]) {
-    td.children[focused].focus();
+  // Only to what does the same: Enter is not to do another thing than what was looked at.
+  const again = focused && [...td.children].find(c => c.same === focused.same);
+  if (again) {
+    again.focus();
   }
 }
 

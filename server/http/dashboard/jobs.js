@@ -129,7 +129,7 @@ class Jobs {
       const open = keys.has(jobKey(r));
       return {key: r.id, cells: [r.job, String(r.id), {text: r.state, word: STATE_LOOK[r.state]}, r.steps ? exact(r.step) : '',
         lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6), r.why || '', {buttons: [
-          {text: open ? 'hide' : 'losses', label: `${open ? 'Hide' : 'Show'} the losses of job ${r.job}`, press: () => this.ask(r, rows)}, ...jobButtons(r)]}]};
+          {text: open ? 'hide' : 'losses', label: `${open ? 'Hide' : 'Show'} the losses of job ${r.job}`, same: 'losses', press: () => this.ask(r, rows)}, ...jobButtons(r)]}]};
     }));
   }
 
