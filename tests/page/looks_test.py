@@ -396,6 +396,19 @@ class Looks(PageCase):
         self.assertEqual(self.buttons(tab), [])
         self.assertEqual(self.server.posts, [])
 
+    def test_cannot_be_drawn(self):
+        """An answer that the page cannot draw is said to be that, also where a token is asked for, and the page goes on asking."""
+        tab = self.show(everything())
+        state = "document.getElementById('state').textContent"
+        good, self.server.views['latency'] = self.server.views['latency'], {'series': 5}
+        tab.wait(f"{state}.startsWith('the page cannot draw what the server says: ')")
+        self.assertEqual(tab.run("document.getElementById('status').dataset.state"), 'lost')
+        self.server.refuses = True
+        tab.wait(f"{state} === 'a token is needed'")
+        self.server.refuses, self.server.views['latency'] = False, good
+        tab.wait(f"{STATE} === 'live'")
+        self.assertTrue(tab.run("document.getElementById('login').hidden"))
+
     def test_one_at_a_time(self):
         """Who presses twice asks once, and is told what the server says."""
         tab = self.full('digits')

@@ -223,7 +223,7 @@ class StandIn:
 
     def __init__(self, page, views, roles=('infer', 'model', 'job', 'admin')):
         self.page, self.views, self.roles, self.version = page, copy.deepcopy(views), roles, 'stand-in'
-        self.posts, self.answers, self.held = [], {}, threading.Event()
+        self.posts, self.answers, self.held, self.refuses = [], {}, threading.Event(), False
         self.held.set()  # cleared: POSTs wait
         self.port, self.server = tap.free_port(), None
         self.start()
@@ -249,6 +249,8 @@ class StandIn:
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(body)
+                elif stand_in.refuses:
+                    self.answer(401, {'error': 'a token is needed'})
                 elif self.path == '/v2':
                     self.answer(200, {'name': 'hearth', 'version': stand_in.version})
                 elif path == 'roles':

@@ -100,6 +100,41 @@ function sayAge(answers) {
   }
 }
 
+// Shows what is known. What went wrong, or null: that is the page's fault, not the connection's.
+function draw(docs) {
+  try {
+    show(docs);
+    return null;
+  } catch (e) {
+    return e;
+  }
+}
+
+function showAnswers(answers, docs) {
+  const wrong = draw(docs);
+  failures = 0;
+  turn++;
+  byId('login').hidden = true;
+  if (wrong) {
+    say('lost', 'the page cannot draw what the server says: ' + wrong.message);
+  } else {
+    sayAge(answers);
+  }
+}
+
+// Nothing was answered, or not what was asked for.
+function showFailure(e, wait) {
+  if (e instanceof Refused) {
+    byId('login').hidden = false;
+    roles.clear();
+    draw(new Map()); // without buttons
+    say('lost', e.message || 'the server asks for a token');
+  } else {
+    say('lost', e.status ? 'the server says: ' + e.message : 'the connection is lost', `: trying again in ${Math.round(wait / 1000)} s`);
+  }
+}
+
+// Whatever happens, it is asked again.
 async function refresh() {
   if (asking || document.hidden) {
     return;
@@ -108,27 +143,16 @@ async function refresh() {
   clearTimeout(timer);
   let wait = PERIOD_MS;
   try {
-    const answers = await ask();
-    show(await askJobs());
-    failures = 0;
-    turn++;
-    byId('login').hidden = true;
-    sayAge(answers);
+    const answers = await ask(), docs = await askJobs();
+    showAnswers(answers, docs);
   } catch (e) {
     anew = true;
     wait = Math.min(PERIOD_MS * 2 ** failures++, LONGEST_WAIT_MS);
-    const again = `: trying again in ${Math.round(wait / 1000)} s`;
-    if (e instanceof Refused) {
-      byId('login').hidden = false;
-      roles.clear();
-      show(new Map()); // without buttons
-      say('lost', e.message || 'the server asks for a token');
-    } else {
-      say('lost', e.status ? 'the server says: ' + e.message : 'the connection is lost', again);
-    }
+    showFailure(e, wait);
+  } finally {
+    asking = false;
+    timer = setTimeout(refresh, wait);
   }
-  asking = false;
-  timer = setTimeout(refresh, wait);
 }
 
 // After something was changed here.
