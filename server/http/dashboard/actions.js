@@ -15,7 +15,7 @@ const ACTIONS = {
     ask: ['Cancel', 'It stops now. If it has made a step, a checkpoint stays.', 'Cancel the job', 'Let it go on']},
   load: {role: 'model', text: 'load', done: 'is loaded'},
   unload: {role: 'model', text: 'unload', done: 'is unloaded',
-    ask: ['Unload', 'Over HTTP it is unknown until it is loaded again.', 'Unload the model', 'Keep it']},
+    ask: ['Unload', 'All its versions are unloaded. Over HTTP it is unknown until it is loaded again.', 'Unload the model', 'Keep it']},
 };
 
 // What a button needs: {text, label, press}; null where the caller may not. `what` is "job" or
