@@ -427,6 +427,7 @@ class Looks(PageCase):
         jobs = [job(1, 'a'), job(2, 'b', 'paused'), job(3, 'c', 'failed', 'no memory', resumable=True), job(4, 'd', 'finished')]
         doc = losses(jobs[0])
         doc['history'][20] = [None, 3.5]
+        del doc['held_out'][1]['loss']  # of an evaluation hearthd leaves it out
         views = {**nothing(), 'jobs': jobs, 'jobs/1': doc, 'jobs/2': losses(jobs[1])}
         tab = self.show(views)
         tab.wait("document.querySelectorAll('.job').length === 2")
@@ -434,6 +435,9 @@ class Looks(PageCase):
         self.assertEqual(set(self.buttons(tab)), {'pause job a', 'cancel job a', 'resume job b', 'cancel job b', 'resume job c', *shows})
         card = "[...document.querySelectorAll('.job')].find(j => j.querySelector('h3').textContent === 'a')"
         self.assertEqual(tab.run(card + ".querySelectorAll('.s-loss').length"), 2)
+        self.assertEqual(tab.run(card + ".querySelectorAll('path.s-held-out').length"), 2)  # of the first set two are left beyond the gap
+        self.assertEqual(tab.run(card + ".querySelectorAll('circle.f-held-out').length"), 7)
+        self.assertNotIn('NaN', tab.run(card + '.outerHTML'))
         self.server.roles = ['infer', 'model']
         self.again(tab)
         self.assertEqual(set(self.buttons(tab)), set(shows))

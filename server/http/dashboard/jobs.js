@@ -11,11 +11,12 @@ function lossPoints(job) {
   return h.map((p, i) => [i + 1 < h.length ? 1 + i * every : Math.max(job.step || 1, 1), p[0]]);
 }
 
+// A loss that is not finite is left out of an evaluation: a gap.
 function heldOutSeries(job) {
   const sets = new Map();
   for (const e of job.held_out || []) {
     const set = e.set || 'held out';
-    sets.set(set, [...(sets.get(set) || []), [e.step, e.loss]]);
+    sets.set(set, [...(sets.get(set) || []), [e.step, e.loss ?? null]]);
   }
   return [...sets].map(([name, points], i) => ({name: name === 'hold-out' ? 'held out' : name, color: 'held-out', style: ['', 'dash', 'dot'][i % 3],
     dots: points.length < 30, points}));
