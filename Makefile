@@ -27,7 +27,7 @@ CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lssl -lz \
             -lseccomp -lpng -ljpeg -lm
 # The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
-LAYERS   := base base/ipc sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
+LAYERS   := base base/ipc base/text sched fair group graph $(addprefix graph/,onnx passes autodiff) device modelstore kernels convsel \
             planner planner/bound planner/exact planner/search memmgr runtime $(addprefix runtime/,compile tenants content) \
             engine $(addprefix engine/,local serve train query process router) $(addprefix engine/train/,checkpoint data kmeans queue) \
             client $(addprefix client/,data content infer jobs cli cli/top cli/infer cli/commands) \

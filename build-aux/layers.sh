@@ -24,7 +24,7 @@ only() { # HEADER-REGEX PATH-REGEX: that vendor header only in files that match
     [ -z "$found" ] || { echo "<$1> belongs to $2:"; echo "$found"; bad=1; }
 }
 seen=
-base='base base/ipc'
+base='base base/ipc base/text'
 graph='graph graph/onnx graph/passes graph/autodiff'
 below_kernels="$base graph graph/passes graph/autodiff device device/cpu kernels kernels/ref convsel/choice.h"
 below_runtime="$base sched $graph device device/cpu kernels convsel planner memmgr modelstore"
@@ -32,6 +32,7 @@ below_engine="$below_runtime runtime runtime/tenants runtime/compile/compile.h e
 front="$base graph runtime runtime/tenants runtime/content engine client server/net"
 room base base/ipc
 room base/ipc base
+room base/text base
 room sched $base
 room fair $base
 room group $base

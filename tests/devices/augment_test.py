@@ -162,6 +162,7 @@ class Augment(unittest.TestCase):
         data = file('small.safetensors')
         want = train('small', self.written('made', normal(self.made(self.x['small']))))
         self.same(train('small', data, '--epochs', '2', *AUGMENT, *normalize()), want)
+        self.same(train('small', data, '--epochs', '2', *AUGMENT, '--normalize', f'mean={list(MEAN)},std=({" ".join(map(str, STD))})'), want)
         want = train('small', self.written('made', (np.tile(self.x['small'], (2, 1, 1, 1)) - np.float32(0.5)) / np.float32(0.25)))
         self.same(train('small', data, '--epochs', '2', '--normalize', 'std=0.25,mean=0.5'), want)
 

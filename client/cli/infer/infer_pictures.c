@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text/numbers.h"
 #include "client/data/data.h"
 #include "client/dtype.h"
 
@@ -31,37 +32,21 @@ static const char *form_text(const json_t *options, const json_t *model, const c
     return hth_infer_metadata(model, key);
 }
 
-// form_numbers reads up to `most` numbers, with commas or blanks between them and brackets around
-// them or not.
+// form_numbers reads up to `most` numbers.
 static hth_err form_numbers(const char *from, const char *text, int most, double *list, int *n)
 {
-    const char *at = text + strspn(text, " [(");
-    for (*n = 0; *at != 0 && *at != ']' && *at != ')'; at += strspn(at, " ,")) {
-        char *end;
-        double v = strtod(at, &end);
-        if (end == at || !isfinite(v) || *n == most) {
-            return hth_fail(HTH_EINVAL, "%s '%.60s' is not a list of up to %d numbers", from, text,
-                            most);
-        }
-        list[(*n)++] = v;
-        at = end;
+    *n = hth_numbers_of(text, most, list);
+    if (*n < 0 || *n > most) {
+        return hth_fail(HTH_EINVAL, "%s '%.60s' is not a list of up to %d numbers", from, text,
+                        most);
     }
     return *n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "%s has no values", from);
 }
 
-// form_scale reads a number other than 0, or a quotient.
+// form_scale reads a number other than 0.
 static hth_err form_scale(const char *from, const char *text, double *out)
 {
-    char *end;
-    double a = strtod(text, &end), b = 1;
-    bool good = end != text;
-    if (good && *end == '/') {
-        const char *below = end + 1;
-        b = strtod(below, &end);
-        good = end != below;
-    }
-    *out = good && *end == 0 && b != 0 ? a / b : 0;
-    return isnormal(*out)
+    return hth_number_of(text, out) && isnormal(*out)
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "%s '%.60s' is no number like 1/255 or 0.5", from, text);
 }

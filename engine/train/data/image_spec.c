@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/train/data/image_spec.h"
 
+#include "base/text/numbers.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define IMAGE_MOST_CROP 65536
@@ -13,17 +13,9 @@ static hth_err spec_scale(const json_t *args, float *out)
 {
     const json_t *v = json_object_get(args, "scale");
     const char *text = json_string_value(v);
-    double a = json_number_value(v), b = 1;
-    int used = 0;
-    if (text != NULL) {
-        bool quotient = sscanf(text, "%lf/%lf%n", &a, &b, &used) == 2;
-        if (!quotient) {
-            used = 0;
-            b = sscanf(text, "%lf%n", &a, &used) == 1 ? 1 : 0;
-        }
-        b = text[used] == 0 ? b : 0;
-    }
-    *out = b != 0 ? (float)(a / b) : 0;
+    double scale = json_number_value(v);
+    bool is = text == NULL || hth_number_of(text, &scale);
+    *out = is ? (float)scale : 0;
     return isnormal(*out)
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "scale is a number other than 0, like 1/255 or 0.5");
@@ -42,27 +34,35 @@ static hth_err spec_channel(const char *key, double v, bool zero, float *list, i
     return HTH_OK;
 }
 
-// A number, a list of them, or a list as text: 0.48,0.46,0.41.
+// A list as text: 0.48,0.46,0.41.
+static hth_err spec_listed(const char *key, const char *text, bool zero, float *list, int *n)
+{
+    double v[HTH_SCALE_CHANNELS + 1]; // the last one is refused
+    int found = hth_numbers_of(text, HTH_SCALE_CHANNELS + 1, v);
+    if (found <= 0) {
+        return hth_fail(HTH_EINVAL, "%s '%.40s' is not a list of numbers like 0.5,0.5,0.5", key,
+                        text);
+    }
+    for (int i = 0; i < found; i++) {
+        HTH_TRY(spec_channel(key, v[i], zero, list, n));
+    }
+    return HTH_OK;
+}
+
+// A number, a list of them, or a list as text.
 static hth_err spec_channels(const json_t *args, const char *key, bool zero, float *list, int *n)
 {
     const json_t *v = json_object_get(args, key), *e;
-    const char *text = json_string_value(v);
     size_t i;
-    char *end;
     if (json_is_number(v)) {
         return spec_channel(key, json_number_value(v), zero, list, n);
+    }
+    if (json_is_string(v)) {
+        return spec_listed(key, json_string_value(v), zero, list, n);
     }
     json_array_foreach(v, i, e)
     {
         HTH_TRY(spec_channel(key, json_is_number(e) ? json_number_value(e) : NAN, zero, list, n));
-    }
-    while (text != NULL) {
-        double d = strtod(text, &end);
-        HTH_TRY(end != text && (*end == 0 || *end == ',')
-                    ? spec_channel(key, d, zero, list, n)
-                    : hth_fail(HTH_EINVAL, "%s '%.40s' is not a list of numbers like 0.5,0.5,0.5",
-                               key, json_string_value(v)));
-        text = *end == ',' ? end + 1 : NULL;
     }
     return v == NULL || *n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "%s has no values", key);
 }
