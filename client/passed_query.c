@@ -187,10 +187,10 @@ static hth_err query_exchange(passed_query *query)
 static hth_err query_sent(passed_query *query, const char *key, const char *name,
                           const hth_content_dataset_result *result)
 {
-    json_t *v = query->put
-                    ? json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)result->bytes,
-                                "moved", (json_int_t)result->moved)
-                    : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
+    json_t *v = query->put ? json_pack("{s:s, s:b, s:I, s:I}", "name", name, "unchanged",
+                                       result->unchanged, "bytes", (json_int_t)result->bytes,
+                                       "moved", (json_int_t)result->moved)
+                           : json_pack("{s:s, s:b}", "dataset", name, "own", 1);
     if (v == NULL || !query->put) {
         return v != NULL && json_object_set_new(query->args, key, v) == 0
                    ? HTH_OK

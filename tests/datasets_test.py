@@ -202,8 +202,8 @@ class Datasets(unittest.TestCase):
         np.savez(data, x=self.bytes, y=self.y)
         first = json.loads(self.hearth('data', 'put', 'digits', data))
         self.assertEqual(first['bytes'], self.bytes.nbytes + self.y.nbytes)
-        self.assertEqual(json.loads(self.hearth('data', 'put', 'digits', data))['moved'], 0)
-        self.assertEqual(json.loads(self.hearth('data', 'put', 'again', data))['moved'], 0)
+        puts = [json.loads(self.hearth('data', 'put', name, data)) for name in ('digits', 'again')]
+        self.assertEqual([(first['unchanged'], first['moved'] > 0), *((p['unchanged'], p['moved']) for p in puts)], [(False, True), (True, 0), (False, 0)])
         rows = json.loads(self.hearth('data', 'ls'))['datasets']
         self.assertEqual([(r['name'], r['format'], r['samples'], r['bytes']) for r in rows],
                          [(n, 'npz', len(self.y), first['bytes']) for n in ('again', 'digits')])
@@ -298,7 +298,8 @@ class Owners(unittest.TestCase):
         data, tcp = DATA + '/digits/train.safetensors', f'tcp://127.0.0.1:{self.port}'
         first = self.ok('alice', 'data', 'put', 'far', data, url=tcp)
         self.assertEqual(first['moved'], first['bytes'])
-        self.assertEqual(self.ok('alice', 'data', 'put', 'far', data, url=tcp), {**first, 'moved': 0})
+        self.assertEqual(first['unchanged'], False)
+        self.assertEqual(self.ok('alice', 'data', 'put', 'far', data, url=tcp), {**first, 'moved': 0, 'unchanged': True})
         self.assertEqual(self.ok('alice', 'data', 'put', 'near', data)['moved'], 0)
         self.denied("tenant 'bob' has 0 B of models and datasets in the store and may have 1.0 KiB", 'bob', 'data', 'put', 'mine', data, url=tcp)
         self.ok('alice', 'data', 'rm', 'near', url=tcp)

@@ -85,7 +85,7 @@ hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
                              .no_wait = true,
                              .skeleton = ""};
     hearth_import_report report;
-    *out = (hth_content_dataset_result){0, 0};
+    *out = (hth_content_dataset_result){0, 0, false};
     HTH_TRY(hth_safetensors_look(file, shown, &j.entry, &j.source.n));
     j.source.read = dataset_read;
     j.source.ctx = &j;
@@ -99,6 +99,7 @@ hth_err hth_content_dataset(hearth *handle, const char *name, const char *about,
     }
     HTH_GOTO(hth_content_send_version(handle, &j.source, &v, watch, &report), done);
     out->moved = report.bytes_moved;
+    out->unchanged = report.result.unchanged != 0;
 done:
     hth_content_ids_end(j.source.ids);
     hth_free(j.source.objects);

@@ -10,6 +10,7 @@
 
 typedef struct hth_content_dataset_result {
     uint64_t bytes, moved; // of all tensors; of those that were sent
+    bool unchanged;        // the dataset was there, with the same tensors
 } hth_content_dataset_result;
 
 // hth_content_dataset stores the dataset in an open safetensors file as `name`; "": as one that is

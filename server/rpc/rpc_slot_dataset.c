@@ -58,10 +58,10 @@ static hth_err dataset_put(hth_rpc_slot *slot, const json_t *args, json_t **doc)
     put.store_bytes = hth_rpc_slot_caller(slot).store_bytes;
     HTH_TRY(hth_dataset_file(slot->d->store, &put, i >= 0 ? slot->r.files[i] : -1, file,
                              dataset_progress, slot, &slot->put, &bytes));
-    *doc = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", put.name, "bytes", (json_int_t)bytes,
-                     "moved", (json_int_t)slot->put.bytes_new, "tensors_new",
-                     (json_int_t)slot->put.tensors_new, "tensors_shared",
-                     (json_int_t)slot->put.tensors_shared);
+    *doc = json_pack(
+        "{s:s, s:b, s:I, s:I, s:I, s:I}", "name", put.name, "unchanged", slot->put.unchanged,
+        "bytes", (json_int_t)bytes, "moved", (json_int_t)slot->put.bytes_new, "tensors_new",
+        (json_int_t)slot->put.tensors_new, "tensors_shared", (json_int_t)slot->put.tensors_shared);
     return HTH_OK;
 }
 

@@ -266,7 +266,7 @@ class Client:
 
     def put_data(self, name: str, path: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Stores a dataset by content: a file or folder of this machine, or arrays (x and y). `train` takes its name. Options are
-        those of `hearth data put`: label, size. Returns its bytes, and those that were moved."""
+        those of `hearth data put`: label, size. Returns its bytes, those that were moved, and whether it was there so (`unchanged`)."""
         with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
             data = os.path.abspath(_samples(path, folder))
             return self.query('dataset_put', name=name, data=data, **options)
