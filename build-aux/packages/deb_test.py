@@ -220,8 +220,18 @@ class Python(Clean):
             f.write(PROGRAM)
         self.assertIn(f'right: 355 version {room.version()}', self.room.run('/usr/bin/python3', '/tmp/program.py'))
 
+    def test_programs(self):
+        """The server by Python, once it is installed, and what Spark asks for the devices."""
+        self.assertIn('hearthd: this Python package came without the program, and it is not installed', self.room.sh('python3 -m hearthd 2>&1', code=127))
+        self.install('hearth-server')
+        self.assertEqual(self.room.sh('python3 -m hearthd --version'), f'hearthd {room.version()}\n')
+        server = self.room.start('hearthd', '--store', '/tmp/served', '--listen', 'ipc:///tmp/served.sock', '--device', 'cpu:mem=256MiB,threads=1')
+        self.assertEqual(self.room.sh('HEARTH_SERVER=ipc:///tmp/served.sock hearthd-spark-resource'), '{"name": "hearth", "addresses": ["cpu:0"]}\n')
+        self.assertEqual(self.room.stop(server), 0)
+        self.assertTrue(self.room.exists('/usr/share/man/man1/hearthd-spark-resource.1.gz'))
+
     def test_purge(self):
-        self.room.sh('apt-get purge -y -q python3-hearthd libhearth0')
+        self.room.sh('apt-get purge -y -q python3-hearthd libhearth0 hearth-server')
         self.assertEqual(self.room.sh("find /usr /etc /var/lib -name '*hearth*'"), '')
 
 
