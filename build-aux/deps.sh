@@ -4,7 +4,7 @@
 #   build    what compiles and runs hearth
 #   test     + the test runner, CBC, Open MPI, MPICH
 #   clients  what clients of others need (build-aux/clients.sh), and zsh, which reads its completion
-#   spark    Java, for Spark
+#   spark    Java, for Spark: Debian's default (12: 17, 13: 21), both of which Spark 4 runs on
 #   lint     + formatters, checkers, clang
 #   package  what makes a wheel, and a root to try it in
 #   demo     what asks over HTTP at its end
@@ -56,7 +56,7 @@ case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev g++ perl coinor-cbc pkg-config openmpi-bin libopenmpi-dev mpich libmpich-dev python3-mpi4py python3-numpy python3-venv openssl curl" ;;
 clients) want="$build python3-venv libb64-0d zsh" ;;
-spark) want="$build python3-venv openjdk-17-jre-headless" ;;
+spark) want="$build python3-venv default-jre-headless" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc mypy" ;;
 package) want="$build binutils python3-venv debootstrap" ;;
 demo) want=curl ;;
