@@ -93,7 +93,11 @@ class Cast(unittest.TestCase):
     def test_shapes(self):
         for want, have, got in (((1, 8, 8), (64,), (1, 8, 8)), ((1, 8, 8), (1, 8, 8), (1, 8, 8)), ((1, 8, 8), (8, 8), (1, 8, 8)), ((1, 8, 8), (63,), None),
                                 ((), (), ()), ((), (1,), ()), ((1,), (), (1,)), ((3,), (), None), ((-1,), (7,), (7,)), ((-1, 3), (12,), (4, 3)),
-                                ((-1, 3), (13,), None), ((-1, -1), (12,), None), ((-1, -1), (3, 4), (3, 4)), ((3, -1), (2, 2), None)):
+                                ((-1, 3), (13,), None), ((-1, -1), (12,), None), ((-1, -1), (3, 4), (3, 4)), ((3, -1), (2, 2), None),
+                                # as many values in another order are another picture
+                                ((3, 4, 4), (4, 4, 3), None), ((1, 8, 8), (8, 8, 1), (1, 8, 8)), ((1, 8, 8), (4, 16), None), ((64,), (8, 8), None),
+                                ((8, 8), (1, 64), None), ((3, 4, 4), (48,), (3, 4, 4)), ((2, 3), (1, 2, 3), (2, 3)), ((-1, 3), (1, 4, 3), (4, 3)),
+                                ((-1, 3), (3, 4), None), ((1, 1), (), (1, 1)), ((3,), (0,), None), ((-1, 3), (0,), (0, 3))):
             self.assertEqual(predict.sample_shape(want, have), got, (want, have))
 
     def test_cast(self):
@@ -108,6 +112,8 @@ class Cast(unittest.TestCase):
         self.assertEqual(predict.cast(Slot('x', 'FP32', ()), np.zeros((2, 3))).shape, (2, 3))  # of a rank that is not known
         self.refused("input 'image' takes FP32 [n,1,8,8], and was given samples of shape [63]", predict.cast, IMAGE, x[:, :63])
         self.refused("input 'image' takes FP32 [n,1,8,8]; what it was given is of <U1", predict.cast, IMAGE, np.array(['a']))
+        self.refused('takes FP32 [n,3,4,4], and was given samples of shape [4, 4, 3]', predict.cast, Slot('image', 'FP32', (-1, 3, 4, 4)),
+                     np.zeros((2, 4, 4, 3)))
         self.refused("which columns of numbers cannot be", predict.cast, Slot('t', 'BYTES', (-1,)), x, kind=hearthd.NotSupported)
 
     def test_batch(self):

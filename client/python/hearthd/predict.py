@@ -105,15 +105,17 @@ def converted(array: np.ndarray, want: Any, what: str) -> np.ndarray:
 
 
 def sample_shape(want: tuple[int, ...], have: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that samples of shape `have`, flat or not, get where `want` is wanted, in which -1 is any; None: they do not fit."""
+    """The shape that samples of shape `have` get where `want` is wanted, in which -1 is any; None: they do not fit. A flat sample fits where
+    it has as many values; any other one only if they differ in dimensions of 1, for channels that are last are no channels that are first."""
     if len(have) == len(want) and all(w in (-1, h) for w, h in zip(want, have)):
         return have
     values, known, free = math.prod(have), math.prod(w for w in want if w >= 0), want.count(-1)
-    if free == 0:
-        return want if values == known else None
-    if free == 1 and len(have) <= 1 and known and values % known == 0:
-        return tuple(values // known if w < 0 else w for w in want)
-    return None
+    if free > 1 or (free == 1 and (known == 0 or values % known != 0)):
+        return None
+    made = tuple(values // known if w < 0 else w for w in want)
+    flat = len(have) <= 1
+    same = math.prod(made) == values if flat else [d for d in made if d != 1] == [d for d in have if d != 1]
+    return made if same else None
 
 
 def cast(slot: Slot, value: Any) -> np.ndarray:
