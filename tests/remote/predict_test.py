@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+import warnings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
@@ -88,7 +89,19 @@ class Cast(unittest.TestCase):
         self.refused('a has 256, which is outside of uint8', predict.converted, np.array([3, 256]), np.uint8, 'a')
         self.refused('a has -1, which is outside of uint8', predict.converted, np.array([3, -1]), np.uint8, 'a')
         self.refused('nulls, texts or decimals', predict.converted, np.array([None, 1]), np.float32, 'a')
+        self.refused('a is of float64 (nulls are NaN in it), which does not convert to int64', predict.converted, np.array([1, np.nan]), np.int64, 'a')
+        self.refused('a is of float64, which does not convert to int64', predict.converted, np.array([1.0]), np.int64, 'a')
         self.assertEqual(predict.converted(np.arange(3, dtype='>f4'), np.float32, 'a').tolist(), [0, 1, 2])
+
+    def test_overflow(self):
+        """A number that a narrower float has not is refused; infinity and NaN are what they were."""
+        for values, want, value in (([1, 65520], np.float16, '65520.0'), ([-1e39, 0], np.float32, '-1e+39')):
+            with warnings.catch_warnings():
+                warnings.simplefilter('error')
+                self.refused(f'a has {value}, which is outside of {np.dtype(want)}', predict.converted, np.array(values, np.float64), want, 'a')
+        self.refused('a has 70000, which is outside of float16', predict.converted, np.array([70000]), np.float16, 'a')
+        self.refused("input 'x' takes FP16 [n]; what it was given has 65520.0", predict.cast, Slot('x', 'FP16', (-1,)), np.float32([65520]))
+        np.testing.assert_array_equal(predict.converted(np.array([np.inf, -np.inf, np.nan, 65504]), np.float16, 'a'), [np.inf, -np.inf, np.nan, 65504])
 
     def test_shapes(self):
         for want, have, got in (((1, 8, 8), (64,), (1, 8, 8)), ((1, 8, 8), (1, 8, 8), (1, 8, 8)), ((1, 8, 8), (8, 8), (1, 8, 8)), ((1, 8, 8), (63,), None),

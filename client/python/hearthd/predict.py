@@ -89,19 +89,28 @@ def converts(have: Any, want: Any) -> bool:
 
 
 def converted(array: np.ndarray, want: Any, what: str) -> np.ndarray:
-    """The values in another type; the array itself where it has that type. `what` is its name in a refusal."""
+    """The values in another type; the array itself where it has that type. `what` is its name in a refusal: of a type that does not convert,
+    and of a value that the other type has not."""
     dtype = np.dtype(want)
     if array.dtype == dtype:
         return array
     if not converts(array.dtype, dtype):
         hint = ' (nulls, texts or decimals)' if array.dtype == object else ''
+        if array.dtype.kind == 'f' and np.isnan(array).any():
+            hint = ' (nulls are NaN in it)'
         raise InvalidArgument(f'{what} is of {array.dtype}{hint}, which does not convert to {dtype}')
     if array.dtype.kind in 'iu' and dtype.kind in 'iu' and array.size and not np.can_cast(array.dtype, dtype):
         limits = np.iinfo(dtype)
         for value in (int(array.min()), int(array.max())):
             if not limits.min <= value <= limits.max:
                 raise InvalidArgument(f'{what} has {value}, which is outside of {dtype}')
-    return array.astype(dtype)
+    with np.errstate(over='ignore'):
+        made = array.astype(dtype)
+    if array.dtype.kind != 'b' and not np.can_cast(array.dtype, dtype) and not np.isfinite(made).all():
+        lost = np.isinf(made) & np.isfinite(array)
+        if lost.any():
+            raise InvalidArgument(f'{what} has {array[lost][0]}, which is outside of {dtype}')
+    return made
 
 
 def sample_shape(want: tuple[int, ...], have: tuple[int, ...]) -> tuple[int, ...] | None:
