@@ -375,12 +375,27 @@ class Served(unittest.TestCase):
         self.right(p(IMAGES)['logits'])
 
     def test_weights_elsewhere(self):
-        path = self.file('external.onnx', onnx_small.external_add(4096, 'external.bin'))
-        self.file('external.bin', bytes(4 * 4096))
-        with self.assertRaisesRegex(hearthd.InvalidArgument, 'keeps weights in other files'):
+        """Two files are the same then, and their weights are not: whatever the sizes are."""
+        for n in (4, 4096):
+            path = self.file('external.onnx', onnx_small.external_add(n, 'external.bin'))
+            self.file('external.bin', bytes(4 * n))
+            with self.assertRaisesRegex(hearthd.InvalidArgument, f'^{path} keeps weights in other files, .*external.bin'):
+                Predictor(path, server=self.url)
+            with hearthd.Client(self.url) as c:
+                self.assertFalse([m for m in c.models() if m['name'] == f'onnx-{predict.digest(path)[:32]}'])
+
+    def test_packed_weights(self):
+        """Weights that take more bytes than the file that they are in."""
+        p = Predictor(self.file('packed.onnx', spark_server.packed(4096)), server=self.url)
+        self.assertGreater(8 * 4096, os.path.getsize(p.file))
+        self.assertEqual(p(np.full((2, 4096), 6))['y'].tolist(), [[7] * 4096] * 2)
+
+    def test_no_model(self):
+        """The sentence names the file that was given."""
+        path = self.file('text.onnx', b'# digits\n')
+        with self.assertRaises(hearthd.Error) as caught:
             Predictor(path, server=self.url)
-        with hearthd.Client(self.url) as c:
-            self.assertFalse([m for m in c.models() if m['name'] == f'onnx-{predict.digest(path)[:32]}'])
+        self.assertEqual(str(caught.exception), f"'{path}': not an ONNX model, but text")
 
     def test_engine_and_server_are_killed(self):
         """In the middle of requests, until three of them had to be repeated: the answers are those of an undisturbed server."""

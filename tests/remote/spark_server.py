@@ -64,3 +64,25 @@ def product(rows, columns, weights):
     w = i(1, rows) + i(1, columns) + i(2, 1) + b(8, b'w') + b(9, weights)
     node = b(1, b'x') + b(1, b'w') + b(2, b'y') + b(4, b'MatMul')
     return onnx_small._model([node], [onnx_small._value('x', 'FP32', ('n', rows))], [onnx_small._value('y', 'FP32', ('n', columns))], [w])
+
+
+def with_sum():
+    """y = 2 x, FP32 [n], and the sum of x, one number for all rows."""
+    return onnx_small.graph([('ReduceSum', ['x'], ['sum'], {'keepdims': 0}), ('Add', ['x', 'x'], ['y'], {})], [('x', 'FP32', ('n',))],
+                            [('sum', 'FP32', ()), ('y', 'FP32', ('n',))])
+
+
+def any_rank():
+    """y = x, FP32, of which the file says no shape."""
+    i, b = onnx_small._int, onnx_small._bytes  # pylint: disable=protected-access
+    x, y = (b(1, name) + b(2, b(1, i(1, onnx_small.ELEMENT['FP32']))) for name in (b'x', b'y'))
+    return onnx_small._model([b(1, b'x') + b(2, b'y') + b(4, b'Identity')], [x], [y])
+
+
+def packed(columns):
+    """y = x + 1, INT64 [n, columns], whose ones are numbers of a byte each in the file."""
+    i, b = onnx_small._int, onnx_small._bytes  # pylint: disable=protected-access
+    w = i(1, columns) + i(2, onnx_small.ELEMENT['INT64']) + b(7, bytes([1]) * columns) + b(8, b'w')
+    node = b(1, b'x') + b(1, b'w') + b(2, b'y') + b(4, b'Add')
+    x, y = (onnx_small._value(name, 'INT64', ('n', columns)) for name in 'xy')
+    return onnx_small._model([node], [x], [y], [w])

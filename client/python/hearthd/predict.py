@@ -16,6 +16,7 @@ import hashlib
 import math
 import os
 import random
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -247,15 +248,12 @@ class Predictor:
         self.source: Callable[[], str] | None = None
         if is_file(model):
             self.send(os.path.abspath(model))
-            self._import()
+            self._import()  # also where the server has it: the file may keep weights in others
         else:
             self.name = os.fspath(model)
         doc = client(self.server).model(self.name)
         if self.file is None:
             self.name = f"{doc['name']}:{doc['version']}"
-        elif doc['bytes'] > os.path.getsize(self.file):
-            client(self.server).remove(self.name)
-            raise InvalidArgument(f'{self.file} keeps weights in other files, which would not go with it: import it, and say its name')
         self.signature = Signature.of(doc)
 
     def __repr__(self) -> str:
@@ -268,11 +266,21 @@ class Predictor:
         self.file, self.name = path, f'onnx-{digest(path)[:32]}'
 
     def _import(self) -> None:
+        """Has the server import the file, from a folder where it is alone: its name says nothing of other files."""
         path = self.file if self.source is None else self.source()
         if path is None or not os.path.exists(path):
             where = 'of this process' if self.server is None else f'at {self.server}'
             raise NotFound(f"the server {where} has no model '{self.name}'" + (f", and there is no file '{path}' here" if path else ''))
-        client(self.server).import_model(self.name, path)
+        with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
+            alone = os.path.join(folder, 'model.onnx')
+            os.symlink(os.path.abspath(path), alone)
+            try:
+                client(self.server).import_model(self.name, alone)
+            except Error as e:
+                why = e.sentence.replace(alone, path)
+                if not isinstance(e, NotFound):
+                    raise type(e)(why, e.code) from e
+                raise InvalidArgument(f'{path} keeps weights in other files, which would not go with it: import it, and say its name ({why})') from e
 
     def _ready(self) -> Client:
         """The connection to a server that has the model."""
