@@ -29,9 +29,12 @@ static json_t *values_json(const hth_graph *graph, const int *list, int n)
     json_t *a = json_array();
     for (int i = 0; i < n; i++) {
         const hth_value *v = &graph->values[list[i]];
-        json_array_append_new(a,
-                              json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype",
-                                        hth_dtype_name(v->dtype), "shape", shape_json(&v->shape)));
+        json_t *row = json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype",
+                                hth_dtype_name(v->dtype), "shape", shape_json(&v->shape));
+        if (v->shape.rank < 0) {
+            json_object_set_new(row, "any_rank", json_true()); // a single number's shape is [], too
+        }
+        json_array_append_new(a, row);
     }
     return a;
 }

@@ -136,6 +136,8 @@ class Cast(unittest.TestCase):
         self.refused('takes at most 63 rows at a time, and batch_size is 64', predict.check_batch, signature(IMAGE, max_batch=63), 64)
         self.refused('takes 8 rows at a time, no other number: export it', predict.check_batch, signature(Slot('x', 'FP32', (8, 3))), 8)
         self.refused('batch_size can only be 1', predict.check_batch, signature(Slot('x', 'FP32', (1, 3))), 8)
+        self.refused("input 'x' of 'net' is FP32, one number for all rows", predict.check_batch, signature(Slot('x', 'FP32', ())), 8)
+        predict.check_batch(signature(Slot('x', 'FP32', (), False)), 8)
         for bad in (0, -1, 2.5, True, None):
             self.refused('batch_size is a whole number', predict.check_batch, signature(IMAGE), bad)
 
@@ -151,6 +153,15 @@ class Cast(unittest.TestCase):
         self.refused("has 1 shapes, and 'net' 2 inputs", spark.tensor_shapes, scalars, [[3]])
         self.refused('a shape of input 2', spark.tensor_shapes, scalars, {2: [3]})
         self.refused('say the shape of a sample', spark.tensor_shapes, signature(Slot('x', 'FP32', (-1, -1, 3))), None)
+
+    def test_returned(self):
+        with_loss = signature(IMAGE, outputs=(Slot('loss', 'FP32', ()), Slot('y', 'FP32', (-1,)), Slot('truth', 'BOOL', (-1,))))
+        kind = Type('float')
+        self.assertEqual(spark.returned(with_loss, kind, 'y')[1], [('', 'y', '<f4', False)])
+        self.refused("output 'loss' of 'net' is FP32, one number for all rows", spark.returned, with_loss, kind, 'loss')
+        self.refused("output 'loss' of 'net' is FP32, one number for all rows", spark.returned, with_loss, None, None)
+        loose = signature(IMAGE, outputs=(Slot('y', 'FP32', (), False),))  # its rank is not known before it is there
+        self.assertEqual(spark.returned(loose, kind, None)[1], [('', 'y', '<f4', False)])
 
     def test_columns(self):
         one, a, b = IMAGE, Slot('a', 'FP32', (-1,)), Slot('b', 'INT64', (-1, 3))
@@ -326,6 +337,22 @@ class Served(unittest.TestCase):
             p({'a': np.zeros(3), 'b': np.zeros((2, 3))})
         with self.assertRaisesRegex(hearthd.InvalidArgument, 'has 2 inputs'):
             p(np.zeros(3))
+
+    def test_outputs(self):
+        """What nobody asked for may be one number for all rows, and is not handed out."""
+        p = Predictor(self.file('sum.onnx', spark_server.with_sum()), server=self.url)
+        self.assertEqual(p.signature.outputs, (Slot('sum', 'FP32', ()), Slot('y', 'FP32', (-1,))))
+        got = p(np.arange(3), outputs=['y'])
+        self.assertEqual((list(got), got['y'].tolist()), (['y'], [0, 2, 4]))
+        self.assertEqual(list(p(np.zeros(0), outputs=['y'])), ['y'])
+        for outputs in (None, ['sum']):
+            with self.assertRaisesRegex(hearthd.InvalidArgument, r"output 'sum' .* has shape \[\] for 3 rows: not one for each"):
+                p(np.arange(3), outputs=outputs)
+        with self.assertRaisesRegex(hearthd.NotFound, "has no output 'z', but sum, y"):
+            p(np.arange(3), outputs=['z'])
+        loose = Predictor(self.file('loose.onnx', spark_server.any_rank()), server=self.url)
+        self.assertEqual(loose.signature.outputs, (Slot('y', 'FP32', (), False),))
+        self.assertEqual(loose(np.zeros((3, 2), np.float32))['y'].shape, (3, 2))
 
     def test_by_content(self):
         """A file goes where the model is missing, under the same name for all, and again where it was removed."""

@@ -162,6 +162,46 @@ class Columns(unittest.TestCase):
         column = hs.predict_udf(file_of('column.onnx', onnx_small.identity('FP32', ('n', 1))), return_type='float', batch_size=3)
         self.assertEqual(sorted(r[0] for r in df.select(column('id')).collect()), [0, 1, 2, 3, 4])
 
+    def test_truth(self):
+        """A truth value for a row is a number, for PySpark takes no boolean from a batch; arrays of them, and Arrow's columns, stay what they are."""
+        import onnx_small
+        path = file_of('truth.onnx', onnx_small.identity('BOOL', ('n',)))
+        df = session.range(4, numPartitions=2).select('id', (F.col('id') > 1).alias('x'))
+        for column, model, made, values in (
+                (F.col('x'), path, 'tinyint', [0, 0, 1, 1]),
+                (F.array('x', 'x'), file_of('truths.onnx', onnx_small.identity('BOOL', ('n', 2))), 'array<boolean>', [[i > 1] * 2 for i in range(4)])):
+            rows = df.select('id', hs.predict_udf(model, batch_size=3)(column).alias('y'))
+            self.assertEqual(rows.schema['y'].dataType.simpleString(), made)
+            self.assertEqual([r.y for r in sorted(rows.collect())], values)
+        rows = hs.map_batches(df, path, columns='x', keep=['id'], outputs={'OUTPUT0': 'y'})
+        self.assertEqual(rows.schema['y'].dataType.simpleString(), 'boolean')
+        self.assertEqual([r.y for r in sorted(rows.collect())], [False, False, True, True])
+
+    def test_nulls(self):
+        """What docs/spark.md says of them: NaN to the model, which comes back as a null, and no whole number."""
+        import onnx_small
+        df = session.range(3, numPartitions=1).select('id', F.when(F.col('id') > 0, F.col('id').cast('float')).alias('x'), F.lit(3).cast('float').alias('z'),
+                                                      F.when(F.col('id') > 0, F.col('id')).alias('whole'))
+        same, pair, whole = (hs.predict_udf(file_of(f'nulls{i}.onnx', onnx_small.identity(*of)), batch_size=3, df=df)
+                             for i, of in enumerate((('FP32', ('n',)), ('FP32', ('n', 2)), ('INT64', ('n',)))))
+        self.assertEqual([tuple(r) for r in df.select('id', same('x')).sort('id').collect()], [(0, None), (1, 1), (2, 2)])
+        rows = [r[0] for r in df.sort('id').select(pair(F.array('x', 'z'))).collect()]
+        self.assertTrue(np.isnan(rows[0][0]), rows)
+        self.assertEqual((rows[0][1], rows[1:]), (3, [[1, 3], [2, 3]]))
+        with self.assertRaisesRegex(Exception, r'is of float64 \(nulls are NaN in it\), which does not convert to int64'):
+            df.select(whole('whole')).collect()
+        with self.assertRaisesRegex(Exception, 'ValueError'):  # an array that is null
+            df.select(pair(F.when(F.col('id') > 0, F.array('x', 'z')))).collect()
+
+    def test_one_of_the_outputs(self):
+        """The others may be what no column can be."""
+        path = file_of('sum-of.onnx', spark_server.with_sum())
+        df = session.range(5, numPartitions=2).select('id', F.col('id').cast('float').alias('x'))
+        double = hs.predict_udf(path, output='y', batch_size=2)
+        self.assertEqual(sorted(tuple(r) for r in df.select('id', double('x')).collect()), [(i, 2 * i) for i in range(5)])
+        rows = hs.map_batches(df, path, columns='x', outputs=['y'], keep=['id'], batch_size=2).collect()
+        self.assertEqual(sorted(tuple(r) for r in rows), [(i, 2 * i) for i in range(5)])
+
     def test_array_of_columns(self):
         import onnx_small
         path = file_of('three.onnx', onnx_small.identity('FP32', ('n', 3)))
@@ -221,6 +261,10 @@ class Refused(unittest.TestCase):
         self.refused('numbers can be returned', hs.predict_udf, 'digits', return_type='string', batch_size=10)
         self.refused("has no output 'probability', but logits", hs.predict_udf, 'digits', return_type='probability array<float>', batch_size=10,
                      kind=hearthd.NotFound)
+        total = file_of('sum-refused.onnx', spark_server.with_sum())
+        for named in ({}, {'output': 'sum'}, {'return_type': 'sum float, y float'}):
+            self.refused("output 'sum' of 'onnx-", hs.predict_udf, total, batch_size=10, **named)
+        self.refused('is FP32, one number for all rows, and not one for each', hs.predict_udf, total, output='sum', batch_size=10)
         self.refused('has the outputs double, square: say which', hs.predict_udf, self.two, return_type='float', batch_size=10)
 
     def test_column(self):
@@ -240,6 +284,19 @@ class Refused(unittest.TestCase):
         self.refused("has no output 'y'", hs.map_batches, self.df, 'digits', columns='image', outputs=['y'], kind=hearthd.NotFound)
         self.refused("has a column 'id' already", hs.map_batches, self.df, 'digits', columns='image', outputs={'logits': 'id'}, kind=hearthd.Exists)
         self.refused('has the inputs a, b', hs.map_batches, self.df, self.two, columns='id')
+        self.refused('is FP32, one number for all rows', hs.map_batches, self.df, file_of('sum-batches.onnx', spark_server.with_sum()), columns='id')
+
+    def test_names_of_columns(self):
+        """Spark tells no capitals in them apart."""
+        named = {'columns': {'a': 'id', 'b': 'short'}}
+        for outputs, words in (({'double': 'y', 'square': 'y'}, "two outputs would be the column 'y'"),
+                               ({'double': 'y', 'square': 'Y'}, "two outputs would be the column 'Y'")):
+            self.refused(words, hs.map_batches, self.df, self.two, outputs=outputs, **named)
+        self.refused("has a column 'ID' already", hs.map_batches, self.df, self.two, outputs={'double': 'ID'}, kind=hearthd.Exists, **named)
+        session.conf.set('spark.sql.caseSensitive', 'true')
+        self.addCleanup(session.conf.unset, 'spark.sql.caseSensitive')
+        made = hs.map_batches(self.df, self.two, outputs={'double': 'y', 'square': 'Y'}, keep=['id'], **named)
+        self.assertEqual(made.columns, ['id', 'y', 'Y'])
 
     def test_fit(self):
         self.refused("there is no loss 'hinge'", hs.fit, self.df, 'new', loss='hinge', x='image', y='id')

@@ -205,7 +205,7 @@ class Client:
         return [m for m in self.query('models')['models'] if not m.pop('checkpoint', False)]
 
     def model(self, name: str) -> dict[str, Any]:
-        """A model's inputs, outputs and size."""
+        """A model's inputs, outputs and size. A shape of a rank that is not known is [], with `any_rank`."""
         return self.query('model', model=name)
 
     def load(self, model: str, *, pin: bool | None = None, wait: bool = True) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, NamedTuple, TypeVar
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 import numpy as np
 
@@ -37,10 +37,11 @@ _WIDTH = {'b': 0, 'i': 1, 'u': 1, 'f': 2}  # a kind converts to its own and to w
 # ---- what a model takes and gives
 
 class Slot(NamedTuple):
-    """An input or output: its name, its type ("FP32"), and its shape, samples first; -1 is any number."""
+    """An input or output: its name, its type ("FP32"), and its shape, samples first; -1 is any number. Not `ranked`: of any shape."""
     name: str
     datatype: str
     shape: tuple[int, ...]
+    ranked: bool = True
 
     @property
     def dtype(self) -> np.dtype:
@@ -65,14 +66,22 @@ class Signature(NamedTuple):
     @staticmethod
     def of(doc: Mapping[str, Any]) -> Signature:
         def slots(rows: Any) -> tuple[Slot, ...]:
-            return tuple(Slot(r['name'], r['datatype'], tuple(r['shape'])) for r in rows)
+            return tuple(Slot(r['name'], r['datatype'], tuple(r['shape']), not r.get('any_rank', False)) for r in rows)
         return Signature(doc['name'], slots(doc['inputs']), slots(doc['outputs']), doc.get('max_batch', 0))
 
 
+def check_rows(signature: Signature, what: str, slots: Sequence[Slot]) -> None:
+    """Refuses inputs or outputs that have no rows: a loss, a threshold."""
+    for slot in slots:
+        if slot.ranked and not slot.shape:
+            raise InvalidArgument(f"{what} '{slot.name}' of '{signature.model}' is {slot}, one number for all rows, and not one for each")
+
+
 def check_batch(signature: Signature, rows: int) -> None:
-    """Refuses a number of rows that a model does not take, where the last request of many has fewer."""
+    """Refuses a number of rows that a model does not take, where the last request of many has fewer; and an input without rows."""
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise InvalidArgument(f'batch_size is a whole number from 1, not {rows!r}')
+    check_rows(signature, 'input', signature.inputs)
     for slot in signature.inputs:
         if slot.shape and slot.shape[0] >= 0 and (slot.shape[0], rows) != (1, 1):
             can = 'batch_size can only be 1' if slot.shape[0] == 1 else 'export it with a first dimension of any size'
@@ -307,9 +316,11 @@ class Predictor:
                 raise
             raise Busy(f'{e.sentence}: it is imported again') from e  # it was removed, or the server has another store
 
-    def __call__(self, inputs: Mapping[str, Any] | Any) -> dict[str, np.ndarray]:
-        """The outputs by name, of arrays by input's name or of the array of the only input, cast to what the model takes. Raises
-        InvalidArgument for what does not fit; Busy, DeviceLost or SystemFailure when patience has ended."""
+    def __call__(self, inputs: Mapping[str, Any] | Any, outputs: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """The outputs by name, of arrays by input's name or of the array of the only input, cast to what the model takes. `outputs` says
+        which (None: all); each has a row for each of the inputs'. Raises InvalidArgument for what does not fit, NotFound for an output that
+        is none; Busy, DeviceLost or SystemFailure when patience has ended."""
+        asked = output_slots(self.signature, outputs)
         slots = self.signature.inputs
         if not isinstance(inputs, Mapping):
             if len(slots) != 1:
@@ -323,12 +334,13 @@ class Predictor:
             raise InvalidArgument(f"the inputs of '{self.name}' have {' and '.join(map(str, sorted(rows)))} rows")
         n = rows.pop()
         if n == 0:
-            return {s.name: np.empty((0, *(max(0, d) for d in s.shape[1:])), s.dtype) for s in self.signature.outputs}
-        outputs = retry(lambda: self._ask(arrays), self.patience)
-        for name, value in outputs.items():
+            return {s.name: np.empty((0, *(max(0, d) for d in s.shape[1:])), s.dtype) for s in asked}
+        answer = retry(lambda: self._ask(arrays), self.patience)
+        made = {s.name: answer[s.name] for s in asked}
+        for name, value in made.items():
             if value.ndim == 0 or len(value) != n:
                 raise InvalidArgument(f"output '{name}' of '{self.name}' has shape {list(value.shape)} for {n} rows: not one for each")
-        return outputs
+        return made
 
 
 def output_slots(signature: Signature, names: Any = None) -> tuple[Slot, ...]:

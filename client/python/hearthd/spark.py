@@ -31,8 +31,8 @@ from ._client import Client
 from ._errors import Error, Exists, InvalidArgument
 from ._jobs import Job
 from ._memory import CODES, SAFETENSORS
-from .predict import (Patience, Predictor, Signature, Slot, cast, check_batch, checked_server, client, converted, converts, output_slots,
-                      sample_shape)
+from .predict import (Patience, Predictor, Signature, Slot, cast, check_batch, check_rows, checked_server, client, converted, converts,
+                      output_slots, sample_shape)
 
 LOSSES = {'softmax-xent': np.dtype(np.int64), 'bce': np.dtype(np.float32), 'mse': np.dtype(np.float32)}  # and what their y is
 BLOCK = 16 << 20  # bytes that a row of a dataset on its way to the driver has at most, if a sample has no more
@@ -145,14 +145,18 @@ def returned(signature: Signature, return_type: Any, output: str | None) -> tupl
     """The type of a prediction as Spark has it, and which outputs it is made of."""
     if return_type is None:
         slots = output_slots(signature, None if output is None else [output])
-        return_type = _spark_type(slots[0]) if len(slots) == 1 else ', '.join(f'{_quoted(s.name)} {_spark_type(s)}' for s in slots)
+        check_rows(signature, 'output', slots)
+        types = ['tinyint' if t == 'boolean' else t for t in map(_spark_type, slots)]  # predict_batch_udf returns no boolean
+        return_type = types[0] if len(slots) == 1 else ', '.join(f'{_quoted(s.name)} {t}' for s, t in zip(slots, types))
     made = _parsed(return_type)
     if made.typeName() == 'struct':
         slots = output_slots(signature, made.names)
+        check_rows(signature, 'output', slots)
         return made, [_field(slot, f.name, f.dataType) for slot, f in zip(slots, made.fields)]
     slots = output_slots(signature, None if output is None else [output])
     if len(slots) != 1:
         raise InvalidArgument(f"'{signature.model}' has the outputs {', '.join(s.name for s in slots)}: say which (output=), or return a struct")
+    check_rows(signature, 'output', slots)
     return made, [_field(slots[0], '', made)]
 
 
@@ -217,7 +221,7 @@ class _Predict:
                                                 for i in range(len(predictor.signature.inputs))])
 
     def __call__(self, *arrays: np.ndarray) -> Any:
-        outputs = self._predictor({s.name: a for s, a in zip(self._predictor.signature.inputs, arrays)})
+        outputs = self._predictor({s.name: a for s, a in zip(self._predictor.signature.inputs, arrays)}, [f.output for f in self._fields])
         made = {f.name: _column(outputs[f.output], f) for f in self._fields}
         return made if self._whole else made['']
 
@@ -240,7 +244,9 @@ def predict_udf(model: str | os.PathLike[str], *, return_type: Any = None, batch
 
     Columns are those of predict_batch_udf: one for each input, numbers or flat arrays, or a struct of numbers; they are cast to the model's
     types. `input_tensor_shapes` is what the model says, where nothing is given; `return_type` (a type or its text) the type of the only
-    output, or of `output`, or a struct of all. `batch_size` is how many rows a request has at most.
+    output, or of `output`, or a struct of all; a truth value for each row is a tinyint. `batch_size` is how many rows a request has at most.
+
+    Spark hands nulls over as NaN: a model of floats computes with them, one of whole numbers refuses them. map_batches refuses any null.
 
     With `df` the function refuses columns whose type does not fit as soon as it is called with them. InvalidArgument, NotFound and what the
     driver's server refuses are raised here; a server that is busy or away later is waited for with `patience`.
@@ -295,7 +301,8 @@ class _MapArrow:
             kept = [batch.schema.field(i).with_name(name) for i, name in enumerate(self._keep)]  # Spark looks at what may be null, too
             for begin in range(0, batch.num_rows, self._rows):
                 part = batch.slice(begin, self._rows)
-                outputs = self._predictor({slot: _arrow.to_numpy(part.column(i), name) for slot, (i, name) in self._inputs.items()})
+                outputs = self._predictor({slot: _arrow.to_numpy(part.column(i), name) for slot, (i, name) in self._inputs.items()},
+                                          [f.output for f in self._fields])
                 made = [_arrow.to_arrow(_column(outputs[f.output], f)) for f in self._fields]
                 schema = pa.schema([*kept, *(pa.field(f.name, column.type) for f, column in zip(self._fields, made))])
                 yield pa.RecordBatch.from_arrays([*(part.column(i) for i in range(len(kept))), *made], schema=schema)
@@ -327,6 +334,19 @@ def _typed(df: Any, column: str) -> Any:
     return fields[0].dataType
 
 
+def _check_names(df: Any, columns: Sequence[str], kept: Sequence[str]) -> None:
+    """Refuses columns of outputs that Spark could not tell from others."""
+    plain = df.sparkSession.conf.get('spark.sql.caseSensitive') == 'true'
+    others, made = {c if plain else c.lower() for c in kept}, set[str]()
+    for column in columns:
+        name = column if plain else column.lower()
+        if name in others:
+            raise Exists(f"the DataFrame has a column '{column}' already: say another name in outputs, or leave it out of keep")
+        if name in made:
+            raise InvalidArgument(f"two outputs would be the column '{column}': say another name in outputs")
+        made.add(name)
+
+
 def map_batches(df: Any, model: str | os.PathLike[str], *, columns: str | Mapping[str, str] | None = None,
                 outputs: Sequence[str] | Mapping[str, str] | None = None, keep: Sequence[str] | None = None, batch_size: int = 1024,
                 server: str | None = None, ship: bool | None = None, patience: Patience = Patience()) -> Any:
@@ -352,10 +372,10 @@ def map_batches(df: Any, model: str | os.PathLike[str], *, columns: str | Mappin
     kept = list(df.columns if keep is None else keep)
     for column in (*kept, *inputs.values()):
         _typed(df, column)
-    for column in names.values():
-        if column in kept:
-            raise Exists(f"the DataFrame has a column '{column}' already: say another name in outputs, or leave it out of keep")
-    made = [(slot, _parsed(_spark_type(slot))) for slot in output_slots(signature, list(names))]
+    _check_names(df, list(names.values()), kept)
+    slots = output_slots(signature, list(names))
+    check_rows(signature, 'output', slots)
+    made = [(slot, _parsed(_spark_type(slot))) for slot in slots]
     fields = [_Field(names[s.name], s.name, kind_of(t).dtype.str, len(s.shape) != 1) for s, t in made]  # type: ignore[union-attr]
     schema = StructType([f for f in df.schema.fields if f.name in kept] + [StructField(f.name, t) for f, (_, t) in zip(fields, made)])
     kept = [f.name for f in df.schema.fields if f.name in kept]
