@@ -250,7 +250,7 @@ class Refused(unittest.TestCase):
         udf = {'return_type': 'array<float>', 'batch_size': 10}
         self.refused("'nobody'", hs.predict_udf, 'nobody', kind=hearthd.NotFound, **udf)
         self.refused("there is no file", hs.predict_udf, '/absent/model.onnx', kind=hearthd.NotFound, **udf)
-        self.refused('', hs.predict_udf, DIGITS + '/README.md', kind=hearthd.Error, **udf)
+        self.refused(f"'{DIGITS}/README.md': not an ONNX model, but text", hs.predict_udf, DIGITS + '/README.md', kind=hearthd.Corrupt, **udf)
         self.refused('batch_size is a whole number', hs.predict_udf, 'digits', return_type='float', batch_size=0)
         self.refused("input_tensor_shapes says [63]", hs.predict_udf, 'digits', input_tensor_shapes=[[63]], **udf)
 
@@ -303,6 +303,12 @@ class Refused(unittest.TestCase):
         self.refused("column 'text' is string", hs.fit, self.df, 'new', loss='softmax-xent', x='text', y='id')
         self.refused("column 'text' is string", hs.fit, self.df, 'new', loss='softmax-xent', x='image', y='text')
         self.refused("no column 'label'", hs.fit, self.df, 'new', loss='softmax-xent', x='image', y='label')
+        with hearthd.Client() as c:
+            c.put_data('taken', {'x': IMAGES[:3], 'y': LABELS[:3]})
+            self.addCleanup(hearthd.Client.remove_data, hearthd.Client(), 'taken')
+            self.refused("there is a dataset 'taken' already", hs.fit, self.df, 'new', loss='softmax-xent', x='image', y='id', name='taken',
+                         kind=hearthd.Exists)
+            self.assertEqual([d['samples'] for d in c.datasets() if d['name'] == 'taken'], [3])
 
 
 class Arrow(unittest.TestCase):
@@ -491,6 +497,51 @@ class Training(unittest.TestCase):
                     call()
                 self.assertIn(words, str(caught.exception))
             self.assertEqual(len(c.datasets()), kept)  # nothing is left of what was refused
+
+    def two_calls(self, meanwhile, method='submit', **more):
+        """fit of a few rows, and what another call does before this one submits its job, or stores its rows."""
+        import pandas
+        df = session.createDataFrame(pandas.DataFrame({'image': list(IMAGES[:20].reshape(20, 64)), 'label': LABELS[:20].astype(np.int64)})).coalesce(1)
+        other, plain, once = hearthd.Client(), getattr(hearthd.Client, method), []
+        self.addCleanup(other.close)
+
+        def disturbed(client, *words, **options):
+            if not once:
+                once.append(next(w for w in words if w.startswith('spark-')))
+                meanwhile(other, *words)
+            return plain(client, *words, **options)
+        setattr(hearthd.Client, method, disturbed)
+        self.addCleanup(setattr, hearthd.Client, method, plain)
+        options = {'loss': 'softmax-xent', 'batch': 10, 'epochs': 1, 'seed': 1, **more}
+        try:
+            return other, once, hs.fit(df, 'new', x='image', y='label', **options)
+        finally:
+            setattr(hearthd.Client, method, plain)
+
+    def test_another_call_is_refused(self):
+        """Two calls with the same rows have one dataset. That the other one is refused and removes it, does not harm."""
+        other, names, job = self.two_calls(lambda c, model, name: c.remove_data(name))
+        job.result()
+        other.remove_data(names[0])
+
+    def test_both_calls_are_refused(self):
+        """This one says why, not that there is nothing to remove."""
+        with self.assertRaisesRegex(hearthd.Error, "optimizer 'none'"):
+            self.two_calls(lambda c, model, name: c.remove_data(name), optimizer='none')
+
+    def test_what_another_call_stored_stays(self):
+        """Whether it was there before this call looked, or came between that and its own rows."""
+        with hearthd.Client() as c:
+            stored = []
+
+            def store(other, name, path):
+                stored.append(name)
+                other.put_data(name, path)
+            for _ in range(2):
+                with self.assertRaisesRegex(hearthd.Error, "optimizer 'none'"):
+                    self.two_calls(store, 'put_data', optimizer='none')
+                self.assertIn(stored[0], {d['name'] for d in c.datasets()})
+            c.remove_data(stored[0])
 
 
 class Resources(unittest.TestCase):

@@ -13,6 +13,7 @@ to task. What does not fit is refused on the driver, before a job starts.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -28,7 +29,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from ._client import Client
-from ._errors import Error, Exists, InvalidArgument
+from ._errors import Error, Exists, InvalidArgument, NotFound
 from ._jobs import Job
 from ._memory import CODES, SAFETENSORS
 from .predict import (Patience, Predictor, Signature, Slot, cast, check_batch, check_rows, checked_server, client, converted, converts,
@@ -137,8 +138,10 @@ def _spark_type(slot: Slot) -> str:
 
 
 def _parsed(datatype: Any) -> Any:
+    if not isinstance(datatype, str):
+        return datatype
     from pyspark.sql.types import DataType
-    return DataType.fromDDL(datatype) if isinstance(datatype, str) else datatype
+    return DataType.fromDDL(datatype)
 
 
 def returned(signature: Signature, return_type: Any, output: str | None) -> tuple[Any, list[_Field]]:
@@ -239,7 +242,8 @@ def predict_udf(model: str | os.PathLike[str], *, return_type: Any = None, batch
     """A function of columns that gives a model's predictions: what pyspark.ml.functions.predict_batch_udf makes of the model.
 
     `model` is a name on the driver's server, whose present version is taken, or an ONNX file. Its file goes to each node once (`ship`;
-    None: unless all ask one server over a network, or there is only this machine), and is imported by its content where it is missing.
+    None: unless all ask one server over a network, or there is only this machine), and is imported by its content where it is missing,
+    as "onnx-" and a hash, which stays there until Client.remove.
     `server` is a URL that all ask; None: each node's own ($HEARTH_SERVER, or that of the machine).
 
     Columns are those of predict_batch_udf: one for each input, numbers or flat arrays, or a struct of numbers; they are cast to the model's
@@ -471,6 +475,26 @@ def _trained_on(signature: Signature, x: Any, y: str, loss: str) -> tuple[list[S
     return [*slots, Slot('y', kinds[LOSSES[loss]], ())], [*inputs.values(), y]
 
 
+def _check_free(connection: Client, name: str | None) -> None:
+    if name is not None and any(d['name'] == name for d in connection.datasets()):
+        raise Exists(f"there is a dataset '{name}' already: say another name, or remove it (Client.remove_data)")
+
+
+def _submitted(connection: Client, name: str, path: str, model: str, options: Mapping[str, Any]) -> Job:
+    """The job on a dataset that is stored first, and removed again only by the call that made it: calls with the same rows share one."""
+    while True:
+        made = not connection.put_data(name, path)['unchanged']
+        try:
+            return connection.submit(model, name, **options)
+        except Error as e:
+            if isinstance(e, NotFound) and all(d['name'] != name for d in connection.datasets()):
+                continue  # the call that made it was refused, and has removed it
+            if made:
+                with contextlib.suppress(Error):  # another call's job has it, or it is gone
+                    connection.remove_data(name)
+            raise
+
+
 def fit(df: Any, model: str | os.PathLike[str], *, loss: str, x: str | Mapping[str, str] = 'x', y: str = 'y', name: str | None = None,
         server: str | None = None, **options: Any) -> Job:
     """Trains a model on a DataFrame, as a job of the server, and returns the job: it goes on without Spark and this program.
@@ -480,7 +504,8 @@ def fit(df: Any, model: str | os.PathLike[str], *, loss: str, x: str | Mapping[s
     server keeps under `name` (None: a name that says its content), until Client.remove_data. `model` is a name or an ONNX file;
     `options` are those of Client.submit: optimizer, lr, batch, epochs, budget, save_as, ..
 
-    InvalidArgument: a column that does not fit, before Spark starts; a null, or rows of several shapes, when they come.
+    InvalidArgument: a column that does not fit, before Spark starts; a null, or rows of several shapes, when they come. Exists: there is a
+    dataset of this `name`, which stays. What is refused leaves no dataset that was not there before.
     """
     patience = Patience()
     predictor = Predictor(model, server=server, patience=patience)
@@ -494,6 +519,7 @@ def fit(df: Any, model: str | os.PathLike[str], *, loss: str, x: str | Mapping[s
     blocks = selected.mapInArrow(_Blocks(slots, columns), 'rows bigint, shapes string, ' + ', '.join(f't{i} binary' for i in range(len(slots))))
     connection = Client(checked_server(server))
     try:
+        _check_free(connection, name)
         with tempfile.TemporaryDirectory(prefix='hearth-spark-') as folder:
             data = DatasetFile(folder, [(s.name, s.dtype) for s in slots])
             try:
@@ -502,15 +528,8 @@ def fit(df: Any, model: str | os.PathLike[str], *, loss: str, x: str | Mapping[s
                 content = data.close()
             finally:
                 data.abandon()
-            name = name or f'spark-{content[:24]}'
-            known = any(d['name'] == name for d in connection.datasets())
-            connection.put_data(name, data.path)
-        try:
-            return connection.submit(predictor.name, name, loss=loss, **options)
-        except Error:
-            if not known:
-                connection.remove_data(name)
-            raise
+            _check_free(connection, name)  # Spark may have taken hours
+            return _submitted(connection, name or f'spark-{content[:24]}', data.path, predictor.name, {**options, 'loss': loss})
     except BaseException:
         connection.close()
         raise
