@@ -130,6 +130,29 @@ class Embedded(unittest.TestCase):
         with self.assertRaises(hearthd.Error):
             self.h.import_model('bad', DATA + '/README.md')
 
+    def test_mistakes_are_named(self):
+        """What is wrong in Python is said in Python's words, not by what it did further down."""
+        nan, own = float('nan'), object()
+        for call, words in ((lambda: self.h.infer('digits', None), 'the input: hearth has no type object, which a NoneType is'),
+                            (lambda: self.h.infer('digits', {'image': 'x.jpg'}), "input 'image': hearth has no type <U5, which a str is"),
+                            (lambda: self.h.infer(5, IMAGES), "a model's name is a str, not int"),
+                            (lambda: self.h.import_model(None, 'x'), "a model's name is a str, not NoneType"),
+                            (lambda: self.h.remove(5), "a model's name is a str, not int"),
+                            (lambda: self.h.export(5, 'x.onnx'), "a model's name is a str, not int"),
+                            (lambda: self.h.push(5, self.h), "a model's name is a str, not int"),
+                            (lambda: self.h.train('new', samples(), loss='softmax-xent', lr=nan), "'lr' is nan, which JSON cannot say"),
+                            (lambda: self.h.query('plan', model='new', batch=own), "'batch' is <object .*, which JSON cannot say"),
+                            (lambda: hearthd.Client(FOLDER, timeout='x'), "'timeout' is a number of seconds, not 'x'")):
+            with self.assertRaisesRegex(hearthd.InvalidArgument, words):
+                call()
+
+    def test_memory(self):
+        """Of a store in memory nothing is left, no folder of that name either."""
+        with hearthd.Client(':memory:', device='cpu:mem=256MiB,threads=1') as h:
+            self.assertEqual(h.import_model('digits', DATA + '/digits.onnx').version, 1)
+            self.assertGreater(accuracy(h.infer('digits', IMAGES)), 0.97)
+        self.assertFalse(os.path.exists(':memory:'))
+
     def test_close(self):
         with hearthd.Client(os.path.join(FOLDER, 'closing')) as h:
             h.import_model('digits', DATA + '/digits.onnx')
@@ -163,6 +186,17 @@ class Embedded(unittest.TestCase):
             self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=5000, save_as='never', on_step=stop)
         self.assertNotIn('never', {m['name'] for m in self.h.models()})
         self.assertEqual(self.h.job('never').status()['state'], 'canceled')
+
+    def test_train_that_has_ended(self):
+        """A job that has ended already cannot be canceled; what on_step raised is told all the same."""
+        for name, wait in (('early', True), ('earlier', False)):
+            def late(_step, job=name):
+                self.h.job(job).wait()
+                raise KeyError(job)
+            with self.assertRaises(KeyError):
+                got = self.h.train('new', samples(), loss='softmax-xent', batch=64, epochs=1, save_as=name, on_step=late, wait=wait)
+                got.result()
+            self.assertEqual(self.h.job(name).status()['state'], 'finished')
 
     def test_train_is_refused(self):
         with self.assertRaisesRegex(hearthd.InvalidArgument, 'loss'):
@@ -317,7 +351,10 @@ class Daemon(unittest.TestCase):
             self.h.job('nothing').wait()
         with self.assertRaisesRegex(hearthd.Canceled, 'endless'):
             job.result()
-        self.assertEqual(self.h.job(str(started.id)).status()['state'], 'canceled')
+        for number in (str(started.id), started.id):
+            self.assertEqual(self.h.job(number).status()['job'], 'endless')
+        with self.assertRaisesRegex(hearthd.NotFound, "there is no job '?99999"):
+            self.h.job(99999).cancel()
 
     def test_job_is_watched(self):
         job = self.h.submit('new', samples(), loss='softmax-xent', lr=0.05, batch=16, epochs=10, save_as='seen')

@@ -2,6 +2,7 @@
 """The client: one connection, used from any thread."""
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import json
 import os
@@ -12,13 +13,14 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from . import _memory
-from ._errors import Denied, InvalidArgument, NotFound
+from ._errors import Denied, Error, InvalidArgument, NotFound
 from ._jobs import Job, JobStatus
 from .exchange import Exchange
 from ._library import PROGRESS, ExportReport, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
+MEMORY = ':memory:'  # a store of which nothing stays
 ON_OFF = ('replan',)  # options that are on where nothing is said
 PATHS = ('data', 'eval', 'start', 'spill', 'profile', 'trace', 'out', 'problem', 'write-profile')
 
@@ -83,6 +85,19 @@ def _local_url() -> str:
     return os.fsdecode(url.value)
 
 
+def _name(model: str) -> bytes:
+    if not isinstance(model, str):
+        raise InvalidArgument(f"a model's name is a str, not {type(model).__name__}")
+    return model.encode()
+
+
+def _milliseconds(timeout: float) -> int:
+    try:
+        return int(float(timeout) * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"'timeout' is a number of seconds, not {timeout!r:.40}") from None
+
+
 def _arguments(values: Mapping[str, Any]) -> bytes:
     """Keyword arguments as the `hearth` command's options: save_as is save-as, paths become absolute, None is not said."""
     out: dict[str, Any] = {}
@@ -94,10 +109,11 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
             continue
         stored = name in ('data', 'eval', 'start') and os.sep not in os.fspath(value) and not os.path.exists(value)  # a dataset's name
         out[name] = os.path.abspath(value) if name in PATHS and not stored else value
-    try:
-        return json.dumps(out, default=lambda v: v.item()).encode()
-    except (TypeError, AttributeError) as e:
-        raise InvalidArgument(f'the arguments are no JSON: {e}') from None
+        try:
+            json.dumps(out[name], default=lambda v: v.item(), allow_nan=False)
+        except (TypeError, AttributeError, ValueError):
+            raise InvalidArgument(f"'{key}' is {value!r:.60}, which JSON cannot say") from None
+    return json.dumps(out, default=lambda v: v.item()).encode()
 
 
 def _samples(data: str | os.PathLike[str] | Mapping[str, Any], folder: str, name: str = 'data') -> str:
@@ -110,7 +126,8 @@ def _samples(data: str | os.PathLike[str] | Mapping[str, Any], folder: str, name
 
 
 class Client:
-    """A connection to a server ("ipc://PATH", "tcp://HOST:PORT", "tls+tcp://.."), or an engine in this process on a directory's store.
+    """A connection to a server ("ipc://PATH", "tcp://HOST:PORT", "tls+tcp://.."), or an engine in this process on a directory's store (":memory:": on
+    one of which nothing stays).
 
     Without `where`: $HEARTH_SERVER, else the server of this machine. `device` ("cpu:mem=2GiB,threads=2") is of an engine in this
     process, `timeout` in seconds of each call but `train`. `token` (without: $HEARTH_TOKEN) is what the server knows the caller by,
@@ -124,11 +141,12 @@ class Client:
         embedded = '://' not in place
         self.url = 'inproc://' if embedded else place
         # an engine in this process has one connection, which training uses, too
-        milliseconds = int(timeout * 1000) if timeout is not None else LONGEST_MS if embedded else 0
+        milliseconds = _milliseconds(timeout) if timeout is not None else LONGEST_MS if embedded else 0
         token = token if token is not None else os.environ.get('HEARTH_TOKEN')
         self._who = (token.encode() if token else None, os.fsencode(ca_file) if ca_file is not None else None)
+        store = place if place == MEMORY else os.path.abspath(place)
         self._handle: _memory.Handle | None = _memory.Handle(self.url, Options(
-            os.path.abspath(place).encode() if embedded else None, device.encode() if device is not None else None, milliseconds,
+            store.encode() if embedded else None, device.encode() if device is not None else None, milliseconds,
             0 if shared_memory else 1, *self._who))
         self._patient: _memory.Handle | None = None
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -179,7 +197,7 @@ class Client:
         if not 0 <= priority < 2**32 or not 0 <= timeout * 1e6 < 2**63:
             raise InvalidArgument('priority and timeout are not negative')
         options = InferOptions(priority, round(timeout * 1e6))
-        check(handle.library, handle.library.hearth_infer_with(handle.pointer, model.encode(), tensors, len(keep), C.byref(options),
+        check(handle.library, handle.library.hearth_infer_with(handle.pointer, _name(model), tensors, len(keep), C.byref(options),
                                                                C.byref(out), C.byref(n)))
         return _memory.outputs(handle.library, out, n.value)
 
@@ -196,7 +214,7 @@ class Client:
         handle, report, options = self._open(), ImportReport(), ImportOptions(0 if wait else 1)
         watch = _Watcher(handle, progress)
         watch.check(handle.library, handle.library.hearth_import_with(
-            handle.pointer, name.encode(), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch,
+            handle.pointer, _name(name), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch,
             C.byref(options), watch.callback, None, C.byref(report)))
         return _imported(report)
 
@@ -220,7 +238,7 @@ class Client:
     def remove(self, model: str) -> None:
         """Removes a version ("name:3") or all of them ("name")."""
         handle = self._open()
-        check(handle.library, handle.library.hearth_remove(handle.pointer, model.encode()))
+        check(handle.library, handle.library.hearth_remove(handle.pointer, _name(model)))
 
     def gc(self) -> tuple[int, int]:
         """Removes tensors that no model refers to: how many files, and bytes."""
@@ -233,7 +251,7 @@ class Client:
         handle, report = self._open(), ExportReport()
         watch = _Watcher(handle, progress)
         watch.check(handle.library, handle.library.hearth_export_with(
-            handle.pointer, model.encode(), os.fsencode(os.path.abspath(path)), watch.callback, None, C.byref(report)))
+            handle.pointer, _name(model), os.fsencode(os.path.abspath(path)), watch.callback, None, C.byref(report)))
         return Exported(report.bytes, report.moved)
 
     def push(self, model: str, to: Client, *, wait: bool = True, progress: Progress | None = None) -> Imported:
@@ -242,7 +260,7 @@ class Client:
         handle, other, report = self._open(), to._open(), ImportReport()  # pylint: disable=protected-access
         watch = _Watcher(handle, progress)
         watch.check(handle.library, handle.library.hearth_push(
-            handle.pointer, model.encode(), other.pointer, 0 if wait else 1, watch.callback, None, C.byref(report)))
+            handle.pointer, _name(model), other.pointer, 0 if wait else 1, watch.callback, None, C.byref(report)))
         return _imported(report)
 
     def verify(self, model: str | None = None, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -350,7 +368,8 @@ class Client:
             job.watch(told)
         except Exception:
             if raised:
-                job.cancel()
+                with contextlib.suppress(Error):  # it may have ended meanwhile
+                    job.cancel()
             raise
         return job.result()
 
@@ -399,6 +418,6 @@ class Client:
         """Training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that ended; `mine`: only the caller's own."""
         return self.query('jobs', mine=mine)
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str | int) -> Job:
         """A job by the model that it makes, or by its number."""
-        return Job(self, name)
+        return Job(self, name) if isinstance(name, str) else Job(self, str(int(name)), int(name))

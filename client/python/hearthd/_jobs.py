@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
 import numpy as np
 
-from ._errors import Canceled, SystemFailure, TimedOut
+from ._errors import Canceled, Error, SystemFailure, TimedOut
 from ._library import WATCHER, JobId, JobInfo, check
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class Job:
             except BaseException as e:  # pylint: disable=broad-except
                 self._error = e
                 if refused:
-                    self.cancel()
+                    with contextlib.suppress(Error):  # it may have ended meanwhile
+                        self.cancel()
 
         self._thread = threading.Thread(target=run, name=f'hearth-{self.name}', daemon=True)
         self._thread.start()

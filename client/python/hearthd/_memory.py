@@ -127,16 +127,20 @@ def _seen(value: Any) -> tuple[np.ndarray, int | None]:
 
 def _checked(name: str | None, value: Any) -> tuple[np.ndarray, int]:
     """A row-major array, and its type."""
+    where = f"input '{name}'" if name is not None else 'the input'
     try:
         array, code = _seen(value)
     except (InvalidArgument, NotSupported) as e:
-        raise type(e)(f"input '{name or ''}': {e}") from None
+        raise type(e)(f'{where}: {e}') from None
+    except ValueError as e:  # lists that are no array
+        raise InvalidArgument(f'{where}: {e}') from None
     if code is None:
         code = CODES.get(array.dtype)
     if code is None or array.dtype.byteorder == '>':
-        raise InvalidArgument(f"input '{name or ''}': hearth has no type {array.dtype}")
+        which = '' if isinstance(value, np.ndarray) else f', which a {type(value).__name__} is'
+        raise InvalidArgument(f'{where}: hearth has no type {array.dtype}{which}')
     if array.ndim > MAX_RANK:
-        raise InvalidArgument(f"input '{name or ''}': {array.ndim} dimensions, at most {MAX_RANK} are possible")
+        raise InvalidArgument(f'{where}: {array.ndim} dimensions, at most {MAX_RANK} are possible')
     return array if array.flags.c_contiguous else np.ascontiguousarray(array), code
 
 
