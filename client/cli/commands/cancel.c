@@ -6,7 +6,7 @@
 
 const hth_command hth_cmd_cancel = {"cancel",
                                     "JOB",
-                                    "cancel a training job and remove its checkpoint",
+                                    "cancel a training job; `hearth resume` can continue it",
                                     1,
                                     1,
                                     hth_cmd_no_options,

@@ -181,6 +181,8 @@ static hth_err query_cancel(hth_train_queue *queue, const hth_request *request, 
                    : "job '%s' was canceled",
              job, (long long)step);
     json_object_set_new(*out, "state", json_string("canceled"));
+    json_object_set_new(*out, "why", json_string(why));
+    json_object_set_new(*out, "resumable", json_boolean(saved));
     if (e == NULL) {
         hth_err err = cancel_stored(queue, job, *out, why);
         if (err != HTH_OK) {
@@ -202,7 +204,7 @@ static hth_err query_pause(hth_train_queue *queue, const hth_request *request, c
     if (e == NULL || e->paused) {
         HTH_TRY(job_live(queue, request, job, out));
         const char *word = json_string_value(json_object_get(*out, "state"));
-        hth_fail(HTH_EINVAL, "job '%s' is %s", job, word);
+        hth_fail(HTH_EINVAL, "job '%s' is %s already", job, word);
         json_decref(*out);
         return HTH_EINVAL;
     }

@@ -262,6 +262,8 @@ static void checkpoints_come_by_themselves(void **state)
     assert_ok(err);
     assert_int_equal(saved_step(f.store, "result"),
                      json_integer_value(json_object_get(row, "step")));
+    assert_true(json_is_true(json_object_get(row, "resumable"))); // from that checkpoint
+    assert_non_null(strstr(json_string_value(json_object_get(row, "why")), "which is saved"));
     json_decref(row);
     witness_let_go();
     assert_err(call_wait(&w.c), HTH_ECANCELED, "was canceled after step");
