@@ -47,6 +47,7 @@ typedef struct hth_train_file {
     const char *path; // that may be opened; NULL: it may not
     int passed;       // which descriptor of the request; -1: none
     bool stored;      // `name` is a dataset's
+    bool own;         // .. that came with the job, under a name that a client made up
 } hth_train_file;
 
 // What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).

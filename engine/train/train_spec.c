@@ -148,6 +148,7 @@ hth_err hth_spec_file(const json_t *args, const char *key, hth_train_file *out)
     if (json_is_string(json_object_get(v, "dataset"))) {
         out->name = hth_spec_text(v, "dataset");
         out->stored = true;
+        out->own = json_is_true(json_object_get(v, "own"));
     } else if (json_is_object(v)) {
         out->name = hth_spec_text(v, "file");
         out->path = hth_spec_text(v, "path");

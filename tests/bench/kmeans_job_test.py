@@ -165,7 +165,7 @@ class Jobs(Server):
                             ('k is 6001, and there are 6000 points', ['x.npy', '--k', '6001']),
                             ('holds 9 centroids of 5 columns, and k is 8', ['x.npy', '--k', '8', '--init', self.folder + '/start.npy']),
                             ('point 4321, column 3 is nan', ['nan.npy', '--k', '3']),
-                            ("tensor 'x' is FP64: K-means reads FP32", ['double.npy', '--k', '3'])):
+                            ("hearth: tensor 'x' is FP64: K-means reads FP32", ['double.npy', '--k', '3'])):
             with self.subTest(words=words):
                 self.assertIn(words, self.hearth('kmeans', self.folder + '/' + args[0], *args[1:], rc=1))
 

@@ -41,6 +41,7 @@ static hth_err open_file(const kmeans_job *job, const hth_train_file *file, hth_
     o.place.tenant = json_string_value(json_object_get(job->args, "tenant"));
     if (file->stored) {
         o.place.store = job->ms->store;
+        o.place.own = file->own;
     } else if (passed) {
         o.place.fd = job->r->files[file->passed];
     } else if (file->path != NULL) {
@@ -89,7 +90,7 @@ static hth_err open_window(kmeans_job *job)
     uint64_t whole = fixed + s->n * row;
     size_t most = 0;
     if (job->spec.budget != NULL) {
-        HTH_TRY(hth_parse_size(job->spec.budget, whole, &budget));
+        HTH_TRY(hth_err_prefix(hth_parse_size(job->spec.budget, whole, &budget), "budget"));
         uint64_t least = fixed + hth_kmeans_source_bytes(s, 1);
         if (budget < least) {
             hth_size needs, has;

@@ -75,7 +75,8 @@ hth_err hth_kmeans_source_open(const hth_kmeans_place *place, hth_kmeans_source 
     } else {
         HTH_TRY(hth_dataset_open(place->name, &out->set));
     }
-    return hth_err_prefix(source_find(out), "dataset %s", place->name);
+    hth_err err = source_find(out);
+    return place->own ? err : hth_err_prefix(err, "dataset %s", place->name);
 }
 
 void hth_kmeans_source_close(hth_kmeans_source *source)

@@ -38,6 +38,7 @@ typedef struct hth_kmeans_place {
     const char *tenant;
     hth_store *store; // NULL: it is a file
     int fd;           // .. passed as this descriptor, which stays the caller's; -1: by its name
+    bool own;         // a client made the name up: it tells nobody anything
 } hth_kmeans_place;
 
 // hth_kmeans_source_open opens what `place` says and finds the points in it: the tensor 'x', or the
