@@ -56,6 +56,20 @@ static int log_find(const char *const *names, int n, const char *word, size_t le
     return -1;
 }
 
+// log_refuse says what a filter's word may be: a level, or the subsystem before it.
+static hth_err log_refuse(const char *word, int len, bool level)
+{
+    const char *const *names = level ? level_names : subsys_names;
+    int count = level ? HTH_N_LEVEL : HTH_N_SUBSYS;
+    char all[200] = "";
+    for (int i = 0; i < count; i++) {
+        size_t n = strlen(all);
+        snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    return hth_fail(HTH_EINVAL, "log filter '%.*s': not LEVEL or SUBSYSTEM=LEVEL; the %s are %s",
+                    len, word, level ? "levels" : "subsystems", all);
+}
+
 // log_apply_word applies "level" or "subsystem=level" to `level`.
 static hth_err log_apply_word(const char *word, size_t len, int *level)
 {
@@ -64,8 +78,7 @@ static hth_err log_apply_word(const char *word, size_t len, int *level)
     int lv = log_find(level_names, HTH_N_LEVEL, value, len - (size_t)(value - word));
     int only = eq ? log_find(subsys_names, HTH_N_SUBSYS, word, (size_t)(eq - word)) : -1;
     if (lv < 0 || (eq && only < 0)) {
-        return hth_fail(HTH_EINVAL, "log filter '%.*s': not LEVEL or SUBSYSTEM=LEVEL", (int)len,
-                        word);
+        return log_refuse(word, (int)len, lv < 0);
     }
     for (int s = 0; s < HTH_N_SUBSYS; s++) {
         if (only < 0 || s == only) {

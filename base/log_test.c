@@ -57,7 +57,9 @@ static void test_filter(void **state)
     hth_log(WARN, SERVER, "e", "%s", "");
     assert_int_equal(n_got, 2);
     assert_err(hth_log_filter("error,shop=info"), HTH_EINVAL, "'shop=info'");
+    assert_err(hth_log_filter("error,shop=info"), HTH_EINVAL, "the subsystems are base, graph, ");
     assert_err(hth_log_filter("loud"), HTH_EINVAL, "'loud'");
+    assert_err(hth_log_filter("loud"), HTH_EINVAL, "the levels are none, error, warn, info, ");
     assert_err(hth_log_filter(""), HTH_EINVAL, "''");
     hth_log(WARN, SERVER, "e", "%s", ""); // a refused filter changed nothing
     assert_int_equal(n_got, 3);

@@ -120,7 +120,7 @@ static hth_err spec_item(int kind, char *item, hth_device_spec *spec)
                         spec_kinds[kind].options);
     }
     if (strcmp(item, "mem") == 0) {
-        HTH_TRY(hth_parse_size(value, 100, &v));
+        HTH_TRY(hth_err_prefix(hth_parse_size(value, 100, &v), "device option mem"));
         if (snprintf(spec->mem, sizeof spec->mem, "%s", value) >= (int)sizeof spec->mem) {
             return hth_fail(HTH_EINVAL, "device option mem=%s is too long", value);
         }

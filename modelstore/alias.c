@@ -258,9 +258,11 @@ static hth_err alias_target_there(hth_txn *txn, const hth_store_alias *alias)
     if (err == HTH_OK && alias->version > 0) {
         err = hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
     }
-    return err == HTH_ENOENT ? hth_fail(err, "there is no model '%s' for the alias '%s'",
-                                        hth_alias_target(alias).text, alias->alias)
-                             : err;
+    if (err == HTH_ENOENT) {
+        err = hth_versions_absent(txn, alias->name, alias->version, last);
+        return hth_err_prefix(err, "the alias '%s'", alias->alias);
+    }
+    return err;
 }
 
 static hth_err alias_set(hth_txn *txn, void *ctx)

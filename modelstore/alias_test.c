@@ -170,8 +170,9 @@ static void test_names(void **state)
     hth_manifest m;
     char longest[300];
     assert_err(set(s, "m", "m", 1), HTH_EEXIST, "there is a model 'm'");
-    assert_err(set(s, "prod", "n", 0), HTH_ENOENT, "there is no model 'n'");
-    assert_err(set(s, "prod", "m", 3), HTH_ENOENT, "there is no model 'm:3'");
+    assert_err(set(s, "prod", "n", 0), HTH_ENOENT, "the alias 'prod': no model 'n'; ");
+    assert_err(set(s, "prod", "m", 3), HTH_ENOENT,
+               "the alias 'prod': model 'm' has no version 3; there are: m:");
     assert_err(set(s, "a/b", "m", 1), HTH_EINVAL, "a/b");
     assert_ok(set(s, "prod", "m", 1));
     assert_err(set(s, "other", "prod", 0), HTH_EINVAL, "'prod' is itself an alias, of 'm:1'");

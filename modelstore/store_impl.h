@@ -66,6 +66,9 @@ hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
 
 // hth_store_last stores the newest version of a model that exists, 0 when there is none.
 hth_err hth_store_last(hth_txn *txn, const char *name, int *version);
+// hth_versions_absent makes the sentence for a version that is not there (0: any; `last` is the
+// newest one, 0: no model): what is there instead. HTH_ENOENT.
+hth_err hth_versions_absent(hth_txn *txn, const char *name, int version, int last);
 // hth_store_changed adds one to the change count.
 hth_err hth_store_changed(hth_txn *txn);
 // hth_alias_find looks an alias up; HTH_ENOENT without a sentence. hth_alias_taken: HTH_EEXIST if

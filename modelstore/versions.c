@@ -69,8 +69,7 @@ static hth_err versions_name_row(hth_txn *txn, void *ctx, const MDB_val *key, co
     return ++j->n < VERSIONS_SIMILAR ? HTH_OK : HTH_ECANCELED;
 }
 
-// versions_absent makes the sentence for a version that is not there: what is there instead.
-static hth_err versions_absent(hth_txn *txn, const char *name, int version, int last)
+hth_err hth_versions_absent(hth_txn *txn, const char *name, int version, int last)
 {
     char text[600] = "";
     hth_store_alias a;
@@ -107,7 +106,7 @@ static hth_err versions_find(hth_txn *txn, const char *name, int *version, MDB_v
     hth_err err =
         want > 0 ? hth_txn_get(txn, HTH_TABLE_VERSIONS, key.text, key.bytes, out) : HTH_ENOENT;
     if (err == HTH_ENOENT) {
-        return versions_absent(txn, name, *version, last);
+        return hth_versions_absent(txn, name, *version, last);
     }
     *version = want;
     return err;

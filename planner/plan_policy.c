@@ -4,7 +4,10 @@
 // segments) is decided in its favour: several variants are decoded and the best is taken.
 #include "planner/search/plan_search.h"
 
+#include "base/spelling.h"
+
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,17 +25,23 @@ const char *hth_policy_name(hth_policy policy)
 
 hth_err hth_policy_find(const char *name, hth_policy *out)
 {
+    const char *meant = NULL;
+    int distance = 3;
     for (int i = 0; i < HTH_N_POLICIES; i++) {
         if (strcmp(name, policy_names[i]) == 0) {
             *out = (hth_policy)i;
             return HTH_OK;
         }
+        hth_spelling_closer(name, policy_names[i], &distance, &meant);
     }
-    return hth_fail(
-        HTH_EINVAL,
-        "unknown policy '%s'; the policies are hearth, keep, vdnn, chen, checkmate-auto, "
-        "str-auto, monet, capuchin, mo-sos and optimal",
-        name);
+    char hint[60] = "";
+    if (meant != NULL) {
+        snprintf(hint, sizeof hint, "did you mean '%s'? ", meant);
+    }
+    return hth_fail(HTH_EINVAL,
+                    "unknown policy '%.40s'; %sthe policies are hearth, keep, vdnn, chen, "
+                    "checkmate-auto, str-auto, monet, capuchin, mo-sos and optimal",
+                    name, hint);
 }
 
 // Returns whether the modes at hand fit.

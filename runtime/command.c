@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/command.h"
 
+#include "base/spelling.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -34,9 +36,20 @@ hth_command_id hth_command_find(const char *name)
 
 hth_err hth_command_named(const char *name, hth_command_id *out)
 {
+    const char *meant = NULL;
+    int distance = 3;
     *out = hth_command_find(name);
-    return *out != HTH_COMMAND_NONE ? HTH_OK
-                                    : hth_fail(HTH_ENOENT, "there is no command '%.32s'", name);
+    if (*out != HTH_COMMAND_NONE) {
+        return HTH_OK;
+    }
+    for (int i = HTH_COMMAND_NONE + 1; i < HTH_COMMANDS; i++) {
+        if ((command_rows[i].traits & HTH_COMMAND_INTERNAL) == 0) {
+            hth_spelling_closer(name, command_rows[i].name, &distance, &meant);
+        }
+    }
+    return meant != NULL ? hth_fail(HTH_ENOENT, "there is no command '%.32s'; did you mean '%s'?",
+                                    name, meant)
+                         : hth_fail(HTH_ENOENT, "there is no command '%.32s'", name);
 }
 
 const hth_command_row *hth_command_get(hth_command_id command)

@@ -30,6 +30,9 @@ static void test_names(void **state)
         assert_err(hth_command_named(unknown[i], &found), HTH_ENOENT, "there is no command '");
         assert_int_equal(found, HTH_COMMAND_NONE);
     }
+    assert_err(hth_command_named("plann", &found), HTH_ENOENT, "'plann'; did you mean 'plan'?");
+    assert_err(hth_command_named("drian", &found), HTH_ENOENT,
+               "command 'drian'; did you mean 'train'?");
     assert_ok(hth_command_named("train", &found));
     assert_int_equal(found, HTH_COMMAND_TRAIN);
     assert_int_equal(hth_command_find(NULL), HTH_COMMAND_NONE);

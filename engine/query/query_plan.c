@@ -74,7 +74,9 @@ static hth_err problem_budget(const char *text, hth_problem *problem)
                         "as 512MiB",
                         text);
     }
-    return text != NULL ? hth_parse_size(text, problem->budget, &problem->budget) : HTH_OK;
+    return text != NULL
+               ? hth_err_prefix(hth_parse_size(text, problem->budget, &problem->budget), "budget")
+               : HTH_OK;
 }
 
 static hth_err plan_verified(const query *q, const hth_problem *problem, const hth_plan *plan,

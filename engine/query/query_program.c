@@ -87,10 +87,10 @@ static hth_err query_make(query *q, query_subject *out)
         uint64_t weights, arena;
         HTH_TRY(hth_infer_program(q->ms, source, out->inputs, true, q->r, &out->program));
         hth_program_ledger(out->program, &weights, &arena);
-        HTH_TRY(hth_parse_size(text, weights + arena, &budget));
+        HTH_TRY(hth_err_prefix(hth_parse_size(text, weights + arena, &budget), "budget"));
         out->program = NULL;
     } else if (text != NULL) {
-        HTH_TRY(hth_parse_size(text, whole, &budget));
+        HTH_TRY(hth_err_prefix(hth_parse_size(text, whole, &budget), "budget"));
     }
     if (budget > whole) {
         hth_size asked, there;

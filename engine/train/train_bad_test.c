@@ -14,7 +14,12 @@ static void bad_input_is_told(void **state)
     expect(&f, &image_net, data, "{\"loss\": \"hinge\"}",
            "loss 'hinge' is not one of softmax-xent, mse, bce");
     expect(&f, &image_net, data, "{\"optimizer\": \"lion\"}", "sgd, momentum, adam, adamw");
-    expect(&f, &image_net, data, "{\"lr\": -1}", "lr is a number from 0");
+    expect(&f, &image_net, data, "{\"lr\": -1}", "lr is a number from 0 to 1000000, not -1");
+    expect(&f, &image_net, data, "{\"lr\": \"fast\"}", "to 1000000, not \"fast\"");
+    expect(&f, &image_net, data, "{\"schedule\": \"cosin\"}", "one-cycle; did you mean 'cosine'?");
+    expect(&f, &image_net, data, "{\"schedule\": \"stp:3:0.1\"}", "mean 'step:EPOCHS:GAMMA'?");
+    expect(&f, &image_net, data, "{\"policy\": \"chne\"}", "'chne'; did you mean 'chen'? the pol");
+    expect(&f, &image_net, data, "{\"budget\": \"abc\"}", "budget: 'abc' is not a size such as");
     expect(&f, &image_net, data, "{\"batch\": 0}", "batch is a number from 1");
     expect(&f, &image_net, data, "{\"policy\": \"magic\"}", "unknown policy 'magic'");
     expect(&f, &image_net, data, "{\"model\": \"nobody\"}", "nobody");

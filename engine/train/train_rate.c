@@ -2,6 +2,8 @@
 // Learning rates: the schedule, and the warm-up that its first steps are multiplied with.
 #include "engine/train/train_spec.h"
 
+#include "base/spelling.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +12,30 @@
 #define CYCLE_UP    0.3 // share of the steps in which the rate grows
 #define CYCLE_BEGIN 25.0
 #define CYCLE_END   1e4 // of the rate at the beginning
+
+static hth_err rate_unknown(const char *text)
+{
+    static const char *const names[] = {
+        "constant", "step:EPOCHS:GAMMA", "exponential:GAMMA", "cosine", "linear", "one-cycle"};
+    const char *meant = NULL;
+    char hint[60] = "", word[40], name[40];
+    int distance = 4;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, ":"), text);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) { // by what is before the numbers
+        int before = distance;
+        const char *best = NULL;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(names[i], ":"), names[i]);
+        hth_spelling_closer(word, name, &distance, &best);
+        meant = distance < before ? names[i] : meant;
+    }
+    if (meant != NULL) {
+        snprintf(hint, sizeof hint, "; did you mean '%s'?", meant);
+    }
+    return hth_fail(HTH_EINVAL,
+                    "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, "
+                    "exponential:GAMMA, cosine, linear, one-cycle%s",
+                    text, hint);
+}
 
 // "constant", "step:EPOCHS:GAMMA", "exponential:GAMMA", "cosine", "linear", "one-cycle".
 hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *spec)
@@ -36,10 +62,7 @@ hth_err hth_train_spec_rate(const json_t *args, hth_train_spec *spec)
         spec->schedule = HTH_RATE_STEP;
         spec->every = every;
     } else {
-        return hth_fail(HTH_EINVAL,
-                        "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, "
-                        "exponential:GAMMA, cosine, linear, one-cycle",
-                        text);
+        return rate_unknown(text);
     }
     return HTH_OK;
 }

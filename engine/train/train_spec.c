@@ -28,9 +28,14 @@ hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double
 {
     const json_t *v = json_object_get(args, key);
     *out = v == NULL ? dflt : json_number_value(v);
-    return v == NULL || (json_is_number(v) && *out >= least && *out <= most)
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "%s is a number from %.10g to %.10g", key, least, most);
+    if (v == NULL || (json_is_number(v) && *out >= least && *out <= most)) {
+        return HTH_OK;
+    }
+    char *given = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(10));
+    hth_err err = hth_fail(HTH_EINVAL, "%s is a number from %.10g to %.10g, not %.40s", key, least,
+                           most, given != NULL ? given : "this");
+    free(given);
+    return err;
 }
 
 hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,

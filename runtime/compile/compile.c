@@ -407,7 +407,8 @@ static hth_err compile_step_budget(hth_site *site, hth_program *program, const h
     HTH_TRY(hth_plan_train_peak(&program->problem, &program->peak_bytes));
     program->peak_bytes += spec->retained_bytes;
     if (*spec->budget_bytes == 0 && spec->budget != NULL) {
-        HTH_TRY(hth_parse_size(spec->budget, program->peak_bytes, &program->budget));
+        HTH_TRY(hth_err_prefix(hth_parse_size(spec->budget, program->peak_bytes, &program->budget),
+                               "budget"));
         if (program->budget == 0) {
             return hth_fail(HTH_EINVAL, "a budget of '%.40s' is zero bytes", spec->budget);
         }

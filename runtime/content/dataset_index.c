@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/spelling.h"
 #include "modelstore/hold.h"
 #include "runtime/checkpoint_index.h"
 #include "runtime/content/dataset_own.h"
@@ -107,9 +108,28 @@ hth_err hth_dataset_is_not(hth_store *store, const char *model)
     return hth_dataset_is(store, model) ? hth_fail(HTH_ENOENT, "no model '%s'", model) : HTH_OK;
 }
 
-static hth_err dataset_none(const char *name)
+// dataset_none says that there is none, and which of the tenant's (store NULL: nothing) is meant.
+static hth_err dataset_none(hth_store *store, const char *name, const char *tenant)
 {
-    return hth_fail(HTH_ENOENT, "no dataset '%s'; `hearth data ls` lists what there is", name);
+    json_t *doc = NULL, *row;
+    const char *meant = NULL;
+    char hint[HTH_DATASET_NAME + 20] = "";
+    int distance = 4;
+    size_t i;
+    if (store != NULL) {
+        (void)hth_dataset_list(store, (hth_dataset_who){tenant, false}, &doc);
+    }
+    json_array_foreach(json_object_get(doc, "datasets"), i, row)
+    {
+        hth_spelling_closer(name, json_string_value(json_object_get(row, "name")), &distance,
+                            &meant);
+    }
+    if (meant != NULL) {
+        snprintf(hint, sizeof hint, "did you mean '%s'? ", meant);
+    }
+    json_decref(doc);
+    return hth_fail(HTH_ENOENT, "no dataset '%s'; %s`hearth data ls` lists what there is", name,
+                    hint);
 }
 
 hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, hth_manifest *out)
@@ -118,12 +138,12 @@ hth_err hth_dataset_get(hth_store *store, const char *name, const char *tenant, 
     HTH_TRY(dataset_key(name, tenant_of(tenant), key));
     hth_err err = hth_store_get(store, key, 0, out);
     if (err != HTH_OK) {
-        return err == HTH_ENOENT ? dataset_none(name) : err;
+        return err == HTH_ENOENT ? dataset_none(store, name, tenant) : err;
     }
     json_t *doc = dataset_meta(out);
     if (doc == NULL) {
         hth_manifest_fini(out);
-        return dataset_none(name);
+        return dataset_none(store, name, tenant);
     }
     json_decref(doc);
     return HTH_OK;
@@ -347,7 +367,7 @@ hth_err hth_dataset_remove(hth_store *store, const char *name, const char *owner
     int fd, claim;
     const char *mine = tenant_of(who.tenant), *tenant = owner != NULL ? owner : mine;
     if (!who.admin && strcmp(tenant, mine) != 0) {
-        return dataset_none(name);
+        return dataset_none(NULL, name, NULL);
     }
     HTH_TRY(hth_dataset_get(store, name, tenant, &m));
     hth_manifest_fini(&m);

@@ -60,6 +60,8 @@ static void they_belong_to_tenants(void **state)
     assert_int_equal(count(bob), 0);
     assert_int_equal(count(root), 1);
     assert_err(hth_dataset_get(store, "mnist", "uid:7", &m), HTH_ENOENT, "no dataset 'mnist'");
+    assert_err(hth_dataset_get(store, "mnits", "uid:7", &m), HTH_ENOENT, "'mnits'; `hearth");
+    assert_err(hth_dataset_get(store, "mnits", "alice", &m), HTH_ENOENT, "did you mean 'mnist'?");
     assert_err(hth_dataset_remove(store, "mnist", NULL, bob), HTH_ENOENT, "no dataset");
     assert_err(hth_dataset_remove(store, "mnist", "alice", bob), HTH_ENOENT, "no dataset");
     // the same name, and the same content: it costs nothing
