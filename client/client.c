@@ -18,8 +18,10 @@
 
 #include <nng/protocol/reqrep0/req.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CLIENT_TIMEOUT_MS   (10u * 60 * 1000)
 #define CLIENT_RECONNECT_MS 50
@@ -64,15 +66,44 @@ static bool client_is(const char *url, const char *scheme)
     return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
+#define CLIENT_PATH_BYTES 107 // of a socket's path: sun_path with its end
+
 static hth_err client_not_url(const char *url)
 {
-    return client_is(url, "http://") || client_is(url, "https://")
-               ? hth_fail(HTH_EINVAL,
-                          "%s is for clients of the Open Inference Protocol; this one takes "
-                          "ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
-                          url)
-               : hth_fail(HTH_EINVAL,
-                          "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT", url);
+    if (client_is(url, "http://") || client_is(url, "https://")) {
+        return hth_fail(HTH_EINVAL,
+                        "%s is for clients of the Open Inference Protocol; this one takes "
+                        "ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
+                        url);
+    }
+    if (client_is(url, "ipc://") && strlen(url + 6) > CLIENT_PATH_BYTES) {
+        return hth_fail(HTH_EINVAL, "'%s': a socket's path has at most %d bytes", url,
+                        CLIENT_PATH_BYTES);
+    }
+    return hth_fail(HTH_EINVAL, "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
+                    url);
+}
+
+// client_unknown says why an address was not found: by its port, or by its host.
+static hth_err client_unknown(const char *url)
+{
+    const char *port = strrchr(url, ':') + 1;
+    size_t digits = strspn(port, "0123456789");
+    if (digits == strlen(port) && (digits > 5 || atol(port) < 1 || atol(port) > UINT16_MAX)) {
+        return hth_fail(HTH_EINVAL, "no server at %s: a port is a number from 1 to %d", url,
+                        UINT16_MAX);
+    }
+    return hth_fail(HTH_EINVAL, "no server at %s: the host is not known, or no port is given", url);
+}
+
+// client_refused: nng says "refused" where there is no socket, too.
+static hth_err client_refused(int rv, const char *url)
+{
+    if (rv == NNG_ECONNREFUSED && client_is(url, "ipc://") && access(url + 6, F_OK) != 0 &&
+        errno == ENOENT) {
+        return hth_fail(HTH_EIO, "no server at %s: there is no such socket", url);
+    }
+    return hth_wire_fail(rv, "no server at %s", url);
 }
 
 hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes)
@@ -102,8 +133,7 @@ static hth_err client_dial(hearth *h, const char *url)
     }
     rv = nng_dialer_start(h->dialer, 0);
     if (rv == NNG_EADDRINVAL) {
-        return hth_fail(HTH_EINVAL, "no server at %s: the host is not known, or no port is given",
-                        url);
+        return client_unknown(url);
     }
     if ((rv == NNG_ECONNSHUT || rv == NNG_ECONNRESET) && client_is(url, "tcp://")) {
         return hth_fail(HTH_EIO,
@@ -111,7 +141,7 @@ static hth_err client_dial(hearth *h, const char *url)
                         "there, it is tls+%s",
                         url, url);
     }
-    return rv == 0 ? HTH_OK : hth_wire_fail(rv, "no server at %s", url);
+    return rv == 0 ? HTH_OK : client_refused(rv, url);
 }
 
 static hth_err client_embed(const hearth_options *options, hth_embedded **out)

@@ -144,9 +144,22 @@ client_wrong() {
     run 1 "$h" --server "ipc://$dir/none" ls && said "hearth: no server at ipc://$dir/none" && one && run 1 "$h" --server here ls &&
         said "hearth: 'here' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT" && one && run 1 "$h" --server http://127.0.0.1:8000 ls &&
         said 'is for clients of the Open Inference Protocol' && one && run 1 "$h" --server tcp://no.host.invalid:7300 ls &&
-        said 'the host is not known' && one && run 1 "$h" --store "$dir/absent" ls && said "hearth: there is no store $dir/absent; " && one &&
+        said 'the host is not known' && one &&
+        run 1 "$h" --server tcp://127.0.0.1:99999 ls && said 'a port is a number from 1 to 65535' && one &&
+        run 1 "$h" --server "ipc://$dir/$(printf '%0120d' 7)" ls && said 'path has at most 107 bytes' && one &&
+        run 1 "$h" --server "ipc://$dir/none" ls && said 'there is no such socket' && one &&
+        run 2 "$h" --store :memory: import d tests/data/digits/digits.onnx && said '--store needs a folder' && one && [ ! -e :memory: ] &&
+        run 2 "$d" --store :memory: && said 'name a folder' && one && [ ! -e :memory: ] &&
+        run 1 "$h" --store "$dir/absent" ls && said "hearth: there is no store $dir/absent; " && one &&
         [ ! -e "$dir/absent" ] && run 2 "$h" stats --store "$dir/absent" extra && said 'usage: hearth stats' || return 1
-    run 0 "$h" --store "$dir/present" import digits tests/data/digits/digits.onnx && run 0 "$h" --store "$dir/present" jobs && said 'there are none' &&
+    run 0 "$h" --store "$dir/present" import digits tests/data/digits/digits.onnx && run 0 "$h" --store "$dir/present" jobs && said 'no training jobs; `hearth train` starts one' &&
+        run 0 "$h" --store "$dir/present" shares && said 'no tenant uses a device' &&
+        run 2 "$h" data puts x && said "there is no command 'data puts'; did you mean 'put'?" && run 2 "$h" data ls x &&
+        said 'data ls: these are not its arguments' && run 2 "$h" token ls && said "there is no command 'token ls'" &&
+        run 1 "$h" --store "$dir/present" alias rm prod && said '`hearth alias --rm prod` removes an alias' &&
+        run 1 "$h" --store "$dir/present" plan tests/data/digits/digits.onnx && said 'to plan the file itself, give --profile FILE' &&
+        run 1 "$h" --store "$dir/present" show tests/data/digits/digits.onnx && said '`hearth import NAME tests/data/digits/digits.onnx`' &&
+        run 1 "$h" --store "$dir/present" plan "$dir/none.onnx" && said "there is no file '$dir/none.onnx'" &&
         run 1 "$h" --store "$dir/present" show digit && said "no model 'digit'" && one && run 1 "$h" --store "$dir/present" train digits &&
         said '--data FILE' && one && run 1 "$h" --store "$dir/present" infer digits --input tests/data/digits/images.npy --output-dir /proc/x &&
         said 'cannot make the folder /proc/x' && one

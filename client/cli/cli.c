@@ -3,6 +3,7 @@
 // is the request.
 #include "client/cli/cli.h"
 
+#include "client/cli/cmd.h"
 #include "client/cli/correct.h"
 #include "client/cli/help.h"
 #include "client/default_url.h"
@@ -190,6 +191,24 @@ static int cli_parse(hth_cli *cli, int argc, char **argv)
     return HTH_CLI_OK;
 }
 
+// cli_file_as_model says how a model's file becomes a model, where it was given as one and failed.
+static void cli_file_as_model(const hth_cli *cli)
+{
+    const char *model = cli->n_args > 0 ? cli->args[0] : "";
+    size_t n = strlen(model);
+    bool plans = cli->command == &hth_cmd_plan || cli->command == &hth_cmd_curve;
+    if (n <= 5 || strcmp(model + n - 5, ".onnx") != 0 || cli->command == &hth_cmd_import ||
+        hth_cli_text(cli, "profile") != NULL) {
+        return;
+    }
+    if (access(model, F_OK) == 0) {
+        fprintf(stderr, "hearth: `hearth import NAME %s` makes a model of a file%s\n", model,
+                plans ? "; to plan the file itself, give --profile FILE" : "");
+    } else if (strchr(model, '/') != NULL) {
+        fprintf(stderr, "hearth: there is no file '%s'\n", model);
+    }
+}
+
 static int cli_dispatch(hth_cli *cli)
 {
     if (json_is_true(json_object_get(cli->options, "version"))) {
@@ -211,7 +230,11 @@ static int cli_dispatch(hth_cli *cli)
         return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", cli->command->name,
                              cli->command->name, cli->command->usage);
     }
-    return cli->command->run(cli);
+    int rv = cli->command->run(cli);
+    if (rv == HTH_CLI_ERROR) {
+        cli_file_as_model(cli);
+    }
+    return rv;
 }
 
 // cli_flush writes what is still in a buffer, and says it if the output is not whole: once, however
@@ -298,6 +321,13 @@ static int cli_open(hth_cli *cli, const char *url, const hearth_options *options
     return hearth_open(url, options, &cli->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
+// cli_memory tells whether a store's path, made absolute, ends in ":memory:".
+static bool cli_memory(const char *store)
+{
+    const char *name = strrchr(store, '/');
+    return strcmp(name != NULL ? name + 1 : store, ":memory:") == 0 && access(store, F_OK) != 0;
+}
+
 int hth_cli_connect(hth_cli *cli)
 {
     const char *store = hth_cli_text(cli, "store"), *server = hth_cli_text(cli, "server");
@@ -316,6 +346,10 @@ int hth_cli_connect(hth_cli *cli)
         return hth_cli_usage("--server and --store cannot be combined");
     }
     if (store != NULL) {
+        if (cli_memory(store)) {
+            return hth_cli_usage("a store in memory ends with its command: --store needs a folder; "
+                                 ":memory: is for programs (hearth.h, Python)");
+        }
         if (access(store, F_OK) != 0 && errno == ENOENT && !cli->command->makes_store) {
             fprintf(stderr, "hearth: there is no store %s; `import` creates one\n", store);
             return HTH_CLI_ERROR;

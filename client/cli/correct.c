@@ -301,6 +301,27 @@ int hth_correct_command(const hth_cli *cli, const char *name)
                         : hth_cli_usage("there is no command '%s'; `hearth help` lists them", name);
 }
 
+int hth_correct_action(const hth_cli *cli, const char *const *actions)
+{
+    const char *name = cli->command->name, *word = cli->args[0], *best = NULL;
+    int distance = 3;
+    char hint[60] = "";
+    for (int i = 0; actions[i] != NULL; i++) {
+        if (strcmp(word, actions[i]) == 0) {
+            return hth_cli_usage("%s %s: these are not its arguments\nusage: hearth %s %s", name,
+                                 word, name, cli->command->usage);
+        }
+        if (strcmp(actions[i], "rm") != 0) {
+            hth_spelling_closer(word, actions[i], &distance, &best);
+        }
+    }
+    if (best != NULL) {
+        snprintf(hint, sizeof hint, "; did you mean '%s'?", best);
+    }
+    return hth_cli_usage("there is no command '%s %s'%s\nusage: hearth %s %s", name, word, hint,
+                         name, cli->command->usage);
+}
+
 // ---- options
 
 static const hth_option *correct_in(const hth_option *option, const char *name)

@@ -125,6 +125,11 @@ int hth_jobs_print(const hth_cli *cli, const char *json)
         json_decref(rows);
         return hth_cli_print(cli, json);
     }
+    if (json_array_size(rows) == 0) {
+        json_decref(rows);
+        printf("no training jobs; `hearth train` starts one\n");
+        return HTH_CLI_OK;
+    }
     clock_gettime(CLOCK_REALTIME, &now);
     json_t *table =
         hth_jobs_table(rows, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
@@ -210,12 +215,25 @@ int hth_jobs_ask(hth_cli *cli, const char *what, char **json)
     return rv;
 }
 
+void hth_jobs_plain(json_t *row)
+{
+    if (json_object_get(row, "ended") != NULL) {
+        json_object_del(row, "ended_ns");
+    }
+}
+
 int hth_jobs_change(hth_cli *cli)
 {
     char *json;
     int rv = hth_jobs_ask(cli, cli->command->name, &json);
-    if (rv == HTH_CLI_OK) {
+    json_t *row = rv == HTH_CLI_OK && !hth_cli_json(cli) ? json_loads(json, 0, NULL) : NULL;
+    if (row != NULL) {
+        hth_jobs_plain(row);
+        rv = hth_cmd_print(cli, row);
+    } else if (rv == HTH_CLI_OK) {
         rv = hth_cli_print(cli, json);
+    }
+    if (json != NULL) {
         hearth_free(json);
     }
     return rv;

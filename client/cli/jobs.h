@@ -22,6 +22,8 @@ void hth_jobs_suggest(hth_cli *cli, const char *name);
 // budget that it was given. *json is freed by hearth_free. An exit code; errors are printed, and
 // which job may be meant.
 int hth_jobs_ask(hth_cli *cli, const char *what, char **json);
+// hth_jobs_plain drops what a job's row says twice, for people.
+void hth_jobs_plain(json_t *row);
 // hth_jobs_change is what `hearth pause`, `resume` and `cancel` run: the query of the command's
 // name; prints the job's row as it is then.
 int hth_jobs_change(hth_cli *cli);

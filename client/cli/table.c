@@ -29,13 +29,33 @@ static int table_ends(const char *key, const char *with)
     return n >= m && strcmp(key + n - m, with) == 0;
 }
 
-// Dates have a label of their own.
+// Times since 1970 in nanoseconds, and what people read them as.
+static const struct {
+    const char *key, *label;
+} table_dates[] = {{"created_ns", "created"},
+                   {"ended_ns", "ended"},
+                   {"submitted", "submitted"},
+                   {"started", "started"},
+                   {"ended", "ended"},
+                   {"scrubbed_ns", "scrubbed"},
+                   {"index_read_ns", "index_read"},
+                   {"oldest_read_ns", "oldest_read"}};
+
+// table_date is the label of a date's key; NULL: it is none.
+static const char *table_date(const char *key)
+{
+    for (size_t i = 0; i < sizeof table_dates / sizeof *table_dates; i++) {
+        if (strcmp(key, table_dates[i].key) == 0) {
+            return table_dates[i].label;
+        }
+    }
+    return NULL;
+}
+
 const char *hth_table_label(const char *key)
 {
-    if (strcmp(key, "created_ns") == 0) {
-        return "created";
-    }
-    return strcmp(key, "ended_ns") == 0 ? "ended" : key;
+    const char *label = table_date(key);
+    return label != NULL ? label : key;
 }
 
 // table_text writes as many whole characters of `text` as there is room for, of which a terminal
@@ -52,6 +72,23 @@ static void table_text(const char *text, char *out, size_t cap)
     hth_utf8_plain(out);
 }
 
+static bool table_is_bytes(const char *key)
+{
+    return table_ends(key, "_bytes") || strcmp(key, "bytes") == 0 || strcmp(key, "moved") == 0;
+}
+
+// table_time writes a date; "-": never, or no date that a calendar has.
+static void table_time(double ns, char *out, size_t cap)
+{
+    struct tm tm;
+    if (!(ns > 0 && ns < 1e20)) {
+        snprintf(out, cap, "-");
+        return;
+    }
+    time_t t = (time_t)(ns / 1e9);
+    strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
+}
+
 static void table_list(const json_t *json, char *out, size_t cap);
 
 void hth_table_cell(const char *key, const json_t *json, char *out, size_t cap)
@@ -61,12 +98,10 @@ void hth_table_cell(const char *key, const json_t *json, char *out, size_t cap)
         table_text(json_string_value(json), out, cap);
     } else if (json_is_boolean(json)) {
         snprintf(out, cap, "%s", json_is_true(json) ? "yes" : "no");
-    } else if (json_is_number(json) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
+    } else if (json_is_number(json) && table_is_bytes(key)) {
         hth_table_bytes(x, out, cap);
-    } else if (json_is_number(json) && hth_table_label(key) != key) {
-        time_t t = x > 0 && x < 1e20 ? (time_t)(x / 1e9) : 0;
-        struct tm tm;
-        strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
+    } else if (json_is_number(json) && table_date(key) != NULL) {
+        table_time(x, out, cap);
     } else if (json_is_integer(json)) {
         snprintf(out, cap, "%lld", (long long)json_integer_value(json));
     } else if (json_is_real(json)) {

@@ -50,7 +50,7 @@ static void log_failed(hth_train_log *log, const char *path)
 {
     if (log->err == HTH_OK) {
         log->err = HTH_EIO;
-        snprintf(log->why, sizeof log->why, "%s: %s", path, strerror(errno));
+        snprintf(log->why, sizeof log->why, "cannot write %s: %s", path, strerror(errno));
     }
 }
 
@@ -390,7 +390,7 @@ static hth_err file_open(log_file *file, char *path)
         if (fd >= 0) {
             close(fd);
         }
-        return hth_fail(HTH_EIO, "%s: %s", path, strerror(errnum));
+        return hth_fail(HTH_EIO, "cannot write %s: %s", path, strerror(errnum));
     }
     return HTH_OK;
 }
@@ -400,7 +400,7 @@ static hth_err events_open(log_file *file, const char *folder)
 {
     char host[64] = "host";
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        return hth_fail(HTH_EIO, "%s: %s", folder, strerror(errno));
+        return hth_fail(HTH_EIO, "cannot make the folder %s: %s", folder, strerror(errno));
     }
     (void)gethostname(host, sizeof host - 1);
     file->events = true;

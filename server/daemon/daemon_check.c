@@ -127,6 +127,10 @@ static bool check_store(const hth_daemon_options *options)
     if (options->store[0] == 0) {
         return check_wrong(options, HTH_SET_STORE, "--store DIR is missing");
     }
+    if (strcmp(options->store, ":memory:") == 0 && stat(options->store, &st) != 0) {
+        return check_wrong(options, HTH_SET_STORE,
+                           "a store in memory is for programs (hearth.h, Python): name a folder");
+    }
     if (stat(options->store, &st) == 0 && !S_ISDIR(st.st_mode)) {
         snprintf(sentence, sizeof sentence, "'%s' is not a folder", options->store);
         return check_wrong(options, HTH_SET_STORE, sentence);

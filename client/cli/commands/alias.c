@@ -6,6 +6,7 @@
 #include "client/terminal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int alias_list(hth_cli *cli)
 {
@@ -70,6 +71,8 @@ static int cmd_alias(hth_cli *cli)
     if (rv == HTH_CLI_OK) {
         rv = alias_say(cli, json);
         hearth_free(json);
+    } else if (!remove && strcmp(cli->args[0], "rm") == 0) { // as of datasets
+        fprintf(stderr, "hearth: `hearth alias --rm %s` removes an alias\n", cli->args[1]);
     }
     return rv;
 }

@@ -3,6 +3,7 @@
 #include "client/cli/cmd.h"
 
 #include "base/alloc.h"
+#include "client/cli/correct.h"
 #include "client/cli/progress.h"
 #include "client/cli/table.h"
 #include "client/passed_files.h"
@@ -94,8 +95,7 @@ static int cmd_data(hth_cli *cli)
             return does[i].run(cli);
         }
     }
-    return hth_cli_usage(
-        "hearth data put NAME FILE|FOLDER, hearth data ls, or hearth data rm NAME");
+    return hth_correct_action(cli, (const char *const[]){"put", "ls", "rm", NULL});
 }
 
 static const hth_option data_options[] = {

@@ -178,6 +178,7 @@ static int job_print(const hth_cli *cli, json_t *doc)
     if (!hth_cli_json(cli)) {
         json_object_del(doc, "history");
         json_object_del(doc, "every");
+        hth_jobs_plain(doc);
         hth_cmd_held_out(doc);
     }
     char *text = json_dumps(doc, JSON_COMPACT);

@@ -134,7 +134,11 @@ static int shares_live(hth_cli *cli)
             json_array_append_new(rows, live_row(device, tenant));
         }
     }
-    hth_table_print(stdout, rows);
+    if (json_array_size(rows) == 0) {
+        printf("no tenant uses a device or waits for one\n");
+    } else {
+        hth_table_print(stdout, rows);
+    }
     json_decref(rows);
     json_decref(doc);
     hearth_free(json);

@@ -2,6 +2,7 @@
 // Makes tokens. No server is asked: who may write the file decides who gets in.
 #include "client/cli/cmd.h"
 
+#include "client/cli/correct.h"
 #include "client/token.h"
 
 #include <string.h>
@@ -10,8 +11,8 @@ static int cmd_token(hth_cli *cli)
 {
     char token[HTH_TOKEN_TEXT];
     const char *roles = hth_cli_text(cli, "roles"), *file = hth_cli_text(cli, "file");
-    if (strcmp(cli->args[0], "new") != 0) {
-        return hth_cli_usage("unknown token command '%s': hearth token new NAME", cli->args[0]);
+    if (strcmp(cli->args[0], "new") != 0 || cli->n_args < 2) {
+        return hth_correct_action(cli, (const char *const[]){"new", NULL});
     }
     if (roles == NULL || file == NULL) {
         return hth_cli_usage("token new needs --roles and --file");
@@ -34,7 +35,7 @@ const hth_command hth_cmd_token = {"token",
                                    "create a token for a server on the network\n"
                                    "The token is printed once; the file stores its SHA-256. Remove "
                                    "the line to revoke it. hearthd rereads the file on SIGHUP.",
-                                   2,
+                                   1,
                                    2,
                                    token_options,
                                    .run = cmd_token};
