@@ -157,6 +157,9 @@ client_wrong() {
         run 2 "$h" data puts x && said "there is no command 'data puts'; did you mean 'put'?" && run 2 "$h" data ls x &&
         said 'data ls: these are not its arguments' && run 2 "$h" token ls && said "there is no command 'token ls'" &&
         run 1 "$h" --store "$dir/present" alias rm prod && said '`hearth alias --rm prod` removes an alias' &&
+        run 1 "$h" --store "$dir/present" train digits --loss mse --data none.npz && said "no dataset 'none.npz'" &&
+        said "hearth: there is no file 'none.npz' in this folder" &&
+        run 1 "$h" --store "$dir/present" kmeans none.npz --k 2 && said "hearth: there is no file 'none.npz' in this folder" &&
         run 1 "$h" --store "$dir/present" plan tests/data/digits/digits.onnx && said 'to plan the file itself, give --profile FILE' &&
         run 1 "$h" --store "$dir/present" show tests/data/digits/digits.onnx && said '`hearth import NAME tests/data/digits/digits.onnx`' &&
         run 1 "$h" --store "$dir/present" plan "$dir/none.onnx" && said "there is no file '$dir/none.onnx'" &&

@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 // train_taken prints which job the server has taken, for who does not follow it.
 static int train_taken(const hth_cli *cli, const json_t *taken)
@@ -40,6 +42,20 @@ static int train_submit(hth_cli *cli, json_t *q, json_t **taken)
     *taken = json_loads(json, 0, NULL);
     hearth_free(json);
     return HTH_CLI_OK;
+}
+
+// train_no_file says, where a job was refused, that what looks like a file's name is none here: it
+// was taken for the name of a stored dataset.
+static void train_no_file(const json_t *q)
+{
+    static const char *const keys[] = {"data", "eval", "start"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *text = json_string_value(json_object_get(q, keys[i]));
+        if (text != NULL && strchr(text, '.') != NULL && strchr(text, '/') == NULL &&
+            access(text, F_OK) != 0) {
+            fprintf(stderr, "hearth: there is no file '%s' in this folder\n", text);
+        }
+    }
 }
 
 // train_leaves refuses what is of no use to who does not follow the job.
@@ -97,7 +113,9 @@ int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **ou
     rv = rv == HTH_CLI_OK ? train_ranks(cli, q, &ranks) : rv;
     rv = rv == HTH_CLI_OK ? hth_cli_connect(cli) : rv;
     rv = rv == HTH_CLI_OK && !train_follows(ranks) ? hth_cmd_log_open(cli, &log) : rv;
-    rv = rv == HTH_CLI_OK ? train_submit(cli, json_incref(q), &taken) : rv;
+    if (rv == HTH_CLI_OK && (rv = train_submit(cli, json_incref(q), &taken)) != HTH_CLI_OK) {
+        train_no_file(q);
+    }
     if (rv == HTH_CLI_OK && ranks != NULL) {
         hth_detach_rank(&detach);
         hth_ranks_go(ranks);
