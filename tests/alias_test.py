@@ -75,7 +75,7 @@ class Alias(Case):
         self.assertEqual(self.asks('alias'), {'aliases': [{'alias': 'prod', 'model': 'm:2'}]})
         self.assertRegex(self.hearth('ls'), r'(?s)alias +model\nprod +m:2')
         for words, args in (("there is a model 'm'", ('alias', 'm', 'm:1')), ("no version 3", ('alias', 'prod', 'm:3')),
-                            ("no model 'm:3' for", ('alias', 'new', 'm:3')), ("'prod' is itself an alias", ('alias', 'x', 'prod')), ("no new model can have that name", ('import', 'prod', f'{DATA}/digits.onnx')),
+                            ("the alias 'new': model 'm' has no version 3; there are: m:1", ('alias', 'new', 'm:3')), ("'prod' is itself an alias", ('alias', 'x', 'prod')), ("no new model can have that name", ('import', 'prod', f'{DATA}/digits.onnx')),
                             ("'m:2' is the target of the alias 'prod'", ('rm', 'm:2')), ("'m:2' is the target of the alias 'prod'", ('rm', 'm')),
                             ('an alias of', ('show', 'prod:1')), ('alias --rm prod', ('rm', 'prod')), ("no alias 'y'", ('alias', '--rm', 'y')),
                             ('no new model can have', ('train', 'm', '--data', f'{DATA}/train.safetensors', '--loss', 'mse', '--save-as', 'prod'))):

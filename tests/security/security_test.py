@@ -226,7 +226,7 @@ class Tokens(Case):
         self.assertIn("'a' has a token", run(HEARTH, 'token', 'new', 'a', '--roles', 'job', '--file', path, code=1))
         self.assertIn("'root' is not a role", run(HEARTH, 'token', 'new', 'b', '--roles', 'root', '--file', path, code=1))
         self.assertIn('--roles and --file', run(HEARTH, 'token', 'new', 'b', code=2))
-        self.assertIn("unknown token command 'old'", run(HEARTH, 'token', 'old', 'b', '--roles', 'job', '--file', path, code=2))
+        self.assertIn("there is no command 'token old'", run(HEARTH, 'token', 'old', 'b', '--roles', 'job', '--file', path, code=2))
         check = [HEARTHD, '--store', FOLDER + '/none', '--check-config', '--auth-tokens-file']
         run(*check, path)
         os.chmod(path, 0o644)
