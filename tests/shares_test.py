@@ -21,7 +21,7 @@ import tap  # noqa: E402
 BUILD = os.path.abspath(sys.argv[1])
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data', 'digits')
 DEADLINE = 240
-EPOCHS = 300
+EPOCHS = 120  # of 23 steps: long enough to be paused
 FOLDER = tempfile.TemporaryDirectory(prefix='hearth-shares-')
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith('HEARTH_')}
 FILE = FOLDER.name + '/problem.json'
@@ -239,13 +239,13 @@ class Tenants(unittest.TestCase):
         return rows.get(name, {'waiting': [], 'running': []})
 
     def test_paused_for_another(self):
-        self.start('cpu:mem=1GiB,threads=2')
+        self.start('cpu:mem=1GiB,threads=1')
         self.hearth('root', 'import', 'new', DIGITS + '/untrained.onnx')
         self.train('alice', 'whole', EPOCHS, '--detach')
         self.hearth('alice', 'wait', 'whole')
         whole, peak = self.losses('whole'), json.loads(self.hearth('alice', 'job', 'whole'))['memory']['peak_bytes']
         self.stop()
-        self.start(f'cpu:mem={peak * 3 // 2 // 1024}KiB,threads=2')
+        self.start(f'cpu:mem={peak * 3 // 2 // 1024}KiB,threads=1')
         self.train('alice', 'long', EPOCHS, '--detach')
         self.until(lambda: self.row('long'), lambda row: row['state'] == 'running')
         self.train('bob', 'short', EPOCHS // 5, '--budget', str(peak), '--detach')

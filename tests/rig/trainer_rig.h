@@ -147,7 +147,7 @@ static inline void rig_make_on(rig *r, const char *device, const training *t, in
         .eps = 1e-8,
         .batch = samples,
         .accumulate = 1,
-        .plan = {.policy = policy, .limit_ms = 100}};
+        .plan = {.policy = policy, .limit_ms = 20}};
     r->input = rig_batch(samples, t->x, t->x_rank, t->x_classes);
     r->target = rig_batch(samples, t->y, t->y_rank, t->y_classes);
     assert_ok(hth_trainer_open(&r->models, &r->spec, NULL, &r->t));
