@@ -34,6 +34,7 @@
 #define LINK_SIZE    56
 #define LINK_ISSUES  64    // copies; the median counts
 #define LINK_IDLE_NS 50000 // between them: the copies' threads sleep then, as in most of a step
+#define LINK_TEXT    128
 #define LINK_ALONE   "link6"
 #define LINK_IN_STEP "link-in-situ2"
 #define LINK_SEEN    100 // steps that are counted
@@ -313,6 +314,13 @@ static bool link_read(const char *text, hth_link *link)
            link->copy_us <= HTH_CONVSEL_MOST_US;
 }
 
+static void link_write(const hth_link *link, char value[LINK_TEXT])
+{
+    snprintf(value, LINK_TEXT, "%.0f %.0f %.3f %.4f %.0f %.2f", link->h2d_bytes_per_s,
+             link->d2h_bytes_per_s, link->latency_us, link->interference, link->memory_bytes_per_s,
+             link->copy_us);
+}
+
 static void link_key(const hth_device *device, const char *what, char key[HTH_CONVSEL_KEY])
 {
     const hth_device_props *props = &device->props;
@@ -374,20 +382,26 @@ static hth_err link_fresh(hth_device *device, hth_link *out)
     return HTH_OK;
 }
 
+hth_err hth_link_keep(const hth_device *device, const hth_timing_cache *cache, const hth_link *link)
+{
+    char key[HTH_CONVSEL_KEY], value[LINK_TEXT];
+    link_key(device, LINK_ALONE, key);
+    link_write(link, value);
+    return cache->put(cache->ctx, key, value);
+}
+
 hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_link *out)
 {
-    char key[HTH_CONVSEL_KEY], value[128];
+    char key[HTH_CONVSEL_KEY], value[LINK_TEXT];
     link_seen seen;
     link_key(device, LINK_ALONE, key);
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         !link_read(value, out)) {
         HTH_TRY(link_fresh(device, out));
-        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f %.0f %.2f", out->h2d_bytes_per_s,
-                 out->d2h_bytes_per_s, out->latency_us, out->interference, out->memory_bytes_per_s,
-                 out->copy_us);
         if (cache != NULL) {
-            (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
+            (void)hth_link_keep(device, cache, out); // a read-only store: measured again next time
         }
+        link_write(out, value);
         (void)link_read(value, out); // as whoever comes next will know it
     }
     link_recall(device, cache, &seen);

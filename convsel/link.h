@@ -22,6 +22,10 @@ typedef struct hth_link {
 // Speeds that steps had (hth_link_learn) take the place of the measured ones. A link whose rates
 // were set has these, and its device's latency, unless it is faster than memory.
 hth_err hth_link_measure(hth_device *device, const hth_timing_cache *cache, hth_link *out);
+// hth_link_keep writes to `cache` what is known of a link, which hth_link_measure does not measure
+// then. Errors are the cache's.
+hth_err hth_link_keep(const hth_device *device, const hth_timing_cache *cache,
+                      const hth_link *link);
 // hth_link_learn keeps the speeds that a step's copies had (0: there were none) as in_step_times.h
 // does nodes' times, and has them in *link, what hth_link_measure gave, from then on.
 // Nothing is learned of a link whose rates were set.

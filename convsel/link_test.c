@@ -94,6 +94,23 @@ static void impossible_is_measured_again(void **state)
     hth_device_close(d);
 }
 
+// What somebody else knew is not measured.
+static void known_links_are_not_measured(void **state)
+{
+    const hth_link known = {1e9, 2e9, 3, 0.25, 1.5, 0};
+    text_cache memory = {.puts = 0};
+    const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
+    hth_device *d;
+    hth_link a;
+    (void)state;
+    assert_int_equal(hth_device_open("cpu:mem=1MiB,threads=1", &d), HTH_OK);
+    assert_int_equal(hth_link_keep(d, &cache, &known), HTH_OK);
+    assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
+    assert_int_equal(memory.puts, 1);
+    assert_memory_equal(&a, &known, sizeof a);
+    hth_device_close(d);
+}
+
 static void links_are_measured_and_remembered(void **state)
 {
     (void)state;
@@ -246,6 +263,7 @@ static void steps_correct_the_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_links_are_not_measured),
         cmocka_unit_test(links_are_measured_and_remembered),
         cmocka_unit_test(impossible_is_measured_again),
         cmocka_unit_test(copied_is_what_the_device_gave),

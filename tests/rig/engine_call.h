@@ -4,6 +4,7 @@
 #define HTH_TESTS_RIG_ENGINE_CALL_H
 
 #include "base/test.h"
+#include "convsel/link.h"
 #include "graph/onnx/onnx.h"
 #include "engine/engine.h"
 #include "engine/job_paths.h"
@@ -83,11 +84,46 @@ static inline void paths_named(hth_store *store, const char *arguments)
     json_decref(args);
 }
 
+static inline hth_err link_text_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    return hth_store_text_get(ctx, key, value, cap);
+}
+
+static inline hth_err link_text_put(void *ctx, const char *key, const char *value)
+{
+    return hth_store_text_put(ctx, key, value);
+}
+
+// link_known spares an engine on a new store the measurement of its CPU devices' links, about a
+// processor second each. Set links are measured, and those of other devices.
+static inline void link_known(hth_store *store, const char *devices)
+{
+    char text[1000], *rest;
+    const hth_timing_cache cache = {.get = link_text_get, .put = link_text_put, .ctx = store};
+    assert_true(strlen(devices) < sizeof text);
+    strcpy(text, devices);
+    for (char *at = strtok_r(text, " ", &rest); at != NULL; at = strtok_r(NULL, " ", &rest)) {
+        hth_device *device;
+        if (strncmp(at, "cpu", 3) != 0 || hth_device_open(at, &device) != HTH_OK) {
+            continue;
+        }
+        const hth_link link = {.h2d_bytes_per_s = 4e9,
+                               .d2h_bytes_per_s = 4e9,
+                               .latency_us = 2,
+                               .interference = device->props.inline_copies ? 1 : 0.5};
+        if (!hth_device_paced(device)) {
+            assert_ok(hth_link_keep(device, &cache, &link));
+        }
+        hth_device_close(device);
+    }
+}
+
 static inline void fixture_open(fixture *f, const char *device)
 {
     strcpy(f->dir, "/tmp/hearth-engine-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    link_known(f->store, device);
     hth_engine_config config = {.device = device, .event = events_event};
     assert_ok(hth_engine_open(&config, f->store, &f->engine));
 }

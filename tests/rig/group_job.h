@@ -25,6 +25,7 @@ static inline void devices_open(fixture *f, const char *devices, bool child)
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
     assert_ok(hth_job_paths_begin(f->store));
+    link_known(f->store, devices);
     engines_open(f, devices, child);
 }
 

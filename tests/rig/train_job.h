@@ -12,7 +12,7 @@
 
 #define STEPS   6
 #define BATCH   4
-#define PLAN_MS 4  // of a search: any plan will do
+#define PLAN_MS 4 // of a search: any plan will do
 
 // Who asks from now on; NULL: the server itself.
 __attribute__((unused)) static const char *as_tenant;
