@@ -22,9 +22,9 @@ LONG     := $(addprefix %/,soak_test.py gpu_check_test.sh page_test.py python_te
             plan_train_test train_eval_test plan_curve_test drain_test router_group_test router_kmeans_test plan_check_test.py \
             follow_test.py cxx_test.py datasets_test.py damage_test.py kill_test.py ranks_test.py demo_test.py spill_test.sh \
             shortage_test tenant_test cuda_graph_test random_test train_fair_test train_grow_test checkpoint_test replan_test \
-            spark_test.py predict_test.py)
+            spark_test.py predict_test.py shares_test.py trainer_plans_test router_group_more_test matrix_test.py plan_oracle_test)
 first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
-RUN_TESTS = $(Q)rm -f $(B)/test-times; HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
+RUN_TESTS = $(Q)rm -rf $(B)/test-times $(B)/test-links; HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) \
             --timer --directives -j $(TEST_JOBS) -e 'sh build-aux/tap.sh'
 # What check-fast leaves out, by measured time (tests/README.md).
 SLOW     := $(B)/client/data/data_test $(B)/client/exchange_test $(B)/convsel/bench_pairs_test $(B)/device/cuda/cuda_test \

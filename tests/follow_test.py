@@ -52,7 +52,7 @@ class Follow(unittest.TestCase):
         cls.tcp, cls.tls = tap.free_port(), tap.free_port()
         cls.flags = ['--auth-tokens-file', tokens, '--listen', f'tcp://127.0.0.1:{cls.tcp}', '--listen', f'tls+tcp://127.0.0.1:{cls.tls}', '--tls-cert',
                      cert, '--tls-key', key, '--device', 'cpu:mem=1GiB,threads=1']
-        cls.store = FOLDER + '/store'
+        cls.store = tap.known_links(BUILD, FOLDER + '/store')
         cls.start()
         cls.local = ('--server', f'ipc://{FOLDER}/sock')
         cls.ways = {'ipc': cls.local, 'tcp': ('--server', f'tcp://127.0.0.1:{cls.tcp}'),

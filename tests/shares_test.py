@@ -183,6 +183,7 @@ class Tenants(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory(prefix='hearth-fair-')
         self.addCleanup(temporary.cleanup)
         self.folder, self.process, self.token = temporary.name, None, {}
+        tap.known_links(BUILD, self.folder + '/store')
         self.addCleanup(self.stop)
         for who, role in (('alice', 'job'), ('bob', 'job'), ('root', 'admin')):
             made = subprocess.run([BUILD + '/hearth', 'token', 'new', who, '--roles', role, '--file', self.folder + '/tokens'],

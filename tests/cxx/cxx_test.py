@@ -38,7 +38,7 @@ class Server:
     """hearthd on a store of its own, over ipc."""
 
     def __init__(self, folder):
-        self.store, self.ipc = folder + '/store', f'ipc://{folder}/sock'
+        self.store, self.ipc = tap.known_links(BUILD, folder + '/store'), f'ipc://{folder}/sock'
         self.start()
 
     def start(self, *more):

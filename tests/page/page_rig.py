@@ -43,8 +43,8 @@ class Server:
 
     def start(self):
         self.process = subprocess.Popen(
-            [BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', self.url, '--http', f'127.0.0.1:{self.port}', '--device',
-             'cpu:mem=256MiB,threads=2', *self.more], stdout=subprocess.PIPE, text=True)
+            [BUILD + '/hearthd', '--store', tap.known_links(BUILD, self.folder + '/store'), '--listen', self.url, '--http',
+             f'127.0.0.1:{self.port}', '--device', 'cpu:mem=256MiB,threads=2', *self.more], stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
 
     def stop(self, how=signal.SIGTERM):

@@ -58,7 +58,7 @@ class Server:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen([BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', self.url],
+        self.process = subprocess.Popen([BUILD + '/hearthd', '--store', tap.known_links(BUILD, self.folder + '/store'), '--listen', self.url],
                                         stdout=subprocess.PIPE, text=True)
         assert ' ready: ' in self.process.stdout.readline()
 

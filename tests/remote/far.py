@@ -67,7 +67,7 @@ class Server:
         subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj',
                         '/CN=test', '-addext', 'subjectAltName=IP:127.0.0.1,DNS:localhost', '-keyout', key, '-out', self.ca], check=True,
                        capture_output=True)
-        self.command = [BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock',
+        self.command = [BUILD + '/hearthd', '--store', tap.known_links(BUILD, self.folder + '/store'), '--listen', f'ipc://{self.folder}/sock',
                         '--listen', f'tcp://127.0.0.1:{self.port}', '--listen', f'tls+tcp://127.0.0.1:{self.tls_port}', '--tls-cert', self.ca,
                         '--tls-key', key, '--auth-tokens-file', self.folder + '/tokens', '--device', 'cpu:mem=256MiB,threads=1', *flags]
         self.local = f'ipc://{self.folder}/sock'

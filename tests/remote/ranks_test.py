@@ -275,7 +275,8 @@ class Exchanges(Servers):
     def test_a_server_that_starts_again_leaves_it_to_its_ranks(self):
         folder = self.folder + '/again'
         os.mkdir(folder)
-        command = [BUILD + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--device', 'cpu:mem=256MiB,threads=1']
+        command = [BUILD + '/hearthd', '--store', tap.known_links(BUILD, folder + '/store'), '--listen', f'ipc://{folder}/sock', '--device',
+                   'cpu:mem=256MiB,threads=1']
 
         def start():
             daemon = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

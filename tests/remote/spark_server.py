@@ -18,8 +18,8 @@ class Server:
         self.folder = os.path.join(folder, name)
         os.mkdir(self.folder)
         self.url = f'ipc://{self.folder}/sock'
-        self.command = [build + '/hearthd', '--store', self.folder + '/store', '--listen', self.url, '--engine-process', 'child', '--device',
-                        'cpu:mem=1GiB,threads=1', *flags]
+        self.command = [build + '/hearthd', '--store', tap.known_links(build, self.folder + '/store'), '--listen', self.url, '--engine-process', 'child',
+                        '--device', 'cpu:mem=1GiB,threads=1', *flags]
         self.start()
 
     def start(self):
