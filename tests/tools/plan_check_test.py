@@ -60,7 +60,7 @@ class Plans(Case):
         for share in shares:
             budget, made, least = int(peak * share), {}, []
             for policy in POLICIES:
-                doc, where = self.plan(problem, policy, budget), f'{name}, {policy}, {share}'
+                doc, where = self.plan(problem, policy, budget, 10), f'{name}, {policy}, {share}'
                 if isinstance(doc, str):
                     self.assertRegex(doc, 'needs at least|no plan was found', where)
                     least.append(said(doc, 'needs at least'))
