@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports the benchmark networks with random weights to ONNX (opset 17, symbolic batch). Needs torch, torchvision, onnx.
 
-usage: make_models.py DIR [NAME...]     names: resnet50 alexnet vgg19 mobilenetv2 unet encoder mlp
+usage: make_models.py DIR [NAME...]     names: resnet50 alexnet alexnet-head vgg19 mobilenetv2 unet encoder mlp
 """
 import os
 import sys
@@ -72,6 +72,7 @@ def image(n):
 
 MODELS = {'resnet50': (torchvision.models.resnet50, lambda: image(224)),
           'alexnet': (torchvision.models.alexnet, lambda: image(224)),
+          'alexnet-head': (lambda: torchvision.models.alexnet().classifier, lambda: torch.rand(1, 9216)),
           'vgg19': (torchvision.models.vgg19, lambda: image(224)),
           'mobilenetv2': (torchvision.models.mobilenet_v2, lambda: image(224)),
           'unet': (UNet, lambda: image(256)),
