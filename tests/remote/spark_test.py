@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hearthd.spark with Spark on this machine (local[2]): predictions as a column and over Arrow, training, kills of engine and server in the midst
 of a job whose tasks may not fail, memory per worker, refusals before a job starts, and docs/spark.md with its examples for Dask and Ray.
+HEARTH_SPARK_MASTER=local-cluster[2,1,1024] and HEARTH_SPARK_ROWS=100000 try it with executors of their own, and for longer.
 Speaks TAP. usage: tests/remote/spark_test.py BUILD_DIR, from the root. Spark, Dask, Ray and Java come with `make deps-spark`."""
 import gc
 import importlib.util
@@ -47,7 +48,9 @@ import hearthd  # noqa: E402
 from hearthd import _arrow, predict, spark as hs  # noqa: E402
 
 IMAGES, LABELS = np.load(DIGITS + '/images.npy'), np.load(DIGITS + '/labels.npy')
-ROWS = 20_000
+ROWS = int(os.environ.get('HEARTH_SPARK_ROWS', '20000'))
+KILLS = (1, 2, 3, 4, 5)  # the second one is the server's
+PARTITIONS, BATCH = 4, 500
 session = driver = node = None  # Spark, the driver's server, and that of the node, which workers ask
 
 
@@ -68,10 +71,10 @@ def setUpModule():
     os.chmod(script, 0o755)
     settings = {'spark.ui.enabled': 'false', 'spark.ui.showConsoleProgress': 'false', 'spark.task.maxFailures': '1',
                 'spark.driver.host': '127.0.0.1', 'spark.driver.memory': '1g',
-                'spark.sql.execution.arrow.maxRecordsPerBatch': '500', 'spark.sql.shuffle.partitions': '2', 'spark.python.worker.reuse': 'true',
+                'spark.sql.execution.arrow.maxRecordsPerBatch': str(BATCH), 'spark.sql.shuffle.partitions': '2', 'spark.python.worker.reuse': 'true',
                 'spark.executorEnv.HEARTH_SERVER': node.url, 'spark.sql.warehouse.dir': FOLDER + '/warehouse',
                 'spark.driver.resource.hearth.amount': '1', 'spark.driver.resource.hearth.discoveryScript': script}
-    builder = SparkSession.builder.master('local[2]').appName('hearth')
+    builder = SparkSession.builder.master(os.environ.get('HEARTH_SPARK_MASTER', 'local[2]')).appName('hearth')
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -83,7 +86,7 @@ class Expected:
     logits = None
 
 
-def images(n=ROWS, partitions=4):
+def images(n=ROWS, partitions=PARTITIONS):
     """Rows of digits: id, image (of digit id % 360), as arrays of float."""
     data = DIGITS + '/images.npy'
 
@@ -380,12 +383,13 @@ class Kills(unittest.TestCase):
         udf = hs.predict_udf(DIGITS + '/digits.onnx', return_type='array<float>', batch_size=50, patience=Noted())
         check(images(400).select('id', udf('image')).collect(), 400)  # the node has the model
         at, go = FOLDER + '/at', FOLDER + '/go'
+        every = max(1, ROWS // PARTITIONS // BATCH // (len(KILLS) + 1))  # batches
 
         def gate(batches):
-            """Passes 1,500 rows on, three times, each when the kill was done that it has waited for."""
+            """Of a partition, passes a part on before each kill and after the last one, each when the kill was done that it has waited for."""
             for n, b in enumerate(batches):
-                k = n // 3
-                if n % 3 == 0 and 1 <= k <= 3:
+                k, more = divmod(n, every)
+                if more == 0 and k in KILLS:
                     with open(f'{at}{k}', 'w', encoding='ascii'):
                         pass
                     while not os.path.exists(f'{go}{k}'):
@@ -405,7 +409,7 @@ class Kills(unittest.TestCase):
 
         def kill():
             try:
-                for k in (1, 2, 3):
+                for k in KILLS:
                     until(lambda: os.path.exists(f'{at}{k}'))  # pylint: disable=cell-var-from-loop
                     killed.append(k)
                     if k == 2:
@@ -418,7 +422,7 @@ class Kills(unittest.TestCase):
                         passes(k)
             except BaseException as e:  # pylint: disable=broad-except
                 failed.append(e)
-                for k in (1, 2, 3):
+                for k in KILLS:
                     passes(k)
         thread = threading.Thread(target=kill)
         thread.start()
@@ -427,7 +431,7 @@ class Kills(unittest.TestCase):
             rows = source.mapInArrow(gate, source.schema).select('id', udf('image')).collect()
         finally:
             thread.join(PATIENCE)
-        self.assertEqual((killed, failed), ([1, 2, 3], []))
+        self.assertEqual((killed, failed), ([*KILLS], []))
         self.assertEqual(session.sparkContext.getConf().get('spark.task.maxFailures'), '1')
         check(rows)
 
