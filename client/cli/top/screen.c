@@ -210,12 +210,9 @@ void hth_screen_show(const char *text)
 // screen_read reads what was typed. false: the terminal is gone.
 static bool screen_read(void)
 {
-    if (screen.n_typed == sizeof screen.typed) {
-        screen.n_typed = 0;
-    }
-    ssize_t n =
-        read(STDIN_FILENO, screen.typed + screen.n_typed, sizeof screen.typed - screen.n_typed);
-    screen.n_typed += n > 0 ? (size_t)n : 0;
+    size_t had = screen.n_typed < sizeof screen.typed ? screen.n_typed : 0;
+    ssize_t n = read(STDIN_FILENO, screen.typed + had, sizeof screen.typed - had);
+    screen.n_typed = n > 0 ? had + (size_t)n : had;
     screen.typed_ns = hth_now_ns();
     return n >= 0;
 }
