@@ -324,6 +324,9 @@ static void bad_pictures(void **state)
     copy(DATA "images/cat/a-rgb.png", "p/cat/a.png", 20);
     refused(at("p"), NULL, HTH_ECORRUPT, "'cat/a.png': a damaged PNG: it is cut off");
     copy(DATA "images/cat/a-rgb.png", "p/cat/a.png", 100);
+    refused(at("p"), NULL, HTH_EINVAL, "the only class is 'cat'");
+    mkdir(at("p/dog"), 0700);
+    copy(DATA "images/cat/a-rgb.png", "p/dog/a.png", 1 << 20);
     assert_ok(hth_data_open(at("p"), NULL, &d));
     assert_err(hth_data_read(d, 0, 0, x, 1), HTH_ECORRUPT, "'cat/a.png': a damaged PNG");
     copy(DATA "sizes/two/a.png", "p/cat/a.png", 1 << 20);

@@ -230,6 +230,12 @@ static hth_err images_open(hth_data *data, const hth_data_options *options)
     if (s->n == 0) {
         return hth_fail(HTH_EINVAL, "the folder is empty");
     }
+    if (data->n_classes == 1) {
+        return hth_fail(HTH_EINVAL,
+                        "the only class is '%s': a dataset of images has a folder for each of at "
+                        "least two classes",
+                        data->classes[0]);
+    }
     HTH_TRY(images_size(s, options));
     size_t bytes = (size_t)s->width * (size_t)s->height * (size_t)s->channels;
     s->planes = hth_alloc(bytes);
