@@ -41,6 +41,17 @@ static int word_letter(char c)
     return c == '_' || c == '.' ? '-' : tolower((unsigned char)c);
 }
 
+int hth_spelling_nearest(const char *word, const char *const *known, int n, int far)
+{
+    int nearest = -1;
+    for (int i = 0; i < n; i++) {
+        const char *best = NULL;
+        hth_spelling_closer(word, known[i], &far, &best);
+        nearest = best != NULL ? i : nearest;
+    }
+    return nearest;
+}
+
 bool hth_spelling_same(const char *a, const char *b)
 {
     while (*a != '\0' && word_letter(*a) == word_letter(*b)) {

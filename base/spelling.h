@@ -18,6 +18,9 @@ int hth_spelling_distance(const char *a, const char *b);
 // hth_spelling_closer takes `candidate` for *best when it is nearer to `word` than *distance, and
 // not another word altogether.
 void hth_spelling_closer(const char *word, const char *candidate, int *distance, const char **best);
+// hth_spelling_nearest is the one of n words that `word` may mean, less than `far` letters from it.
+// -1: none.
+int hth_spelling_nearest(const char *word, const char *const *known, int n, int far);
 // hth_spelling_same compares without case, and '_' and '.' as '-'.
 bool hth_spelling_same(const char *a, const char *b);
 // hth_spelling_means is the meaning of the first row of `table` with `word` whose meaning is one of

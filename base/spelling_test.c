@@ -31,6 +31,16 @@ static void test_closer(void **state)
     assert_string_equal(best, "ls");
 }
 
+static void test_nearest(void **state)
+{
+    static const char *const words[] = {"linear", "cosine", "cosines"};
+    assert_int_equal(hth_spelling_nearest("cosin", words, 3, 4), 1);
+    assert_int_equal(hth_spelling_nearest("cosinse", words, 3, 4), 1); // the first of those as near
+    assert_int_equal(hth_spelling_nearest("lenaer", words, 3, 2), -1); // too far
+    assert_int_equal(hth_spelling_nearest("step", words, 3, 4), -1);
+    assert_int_equal(hth_spelling_nearest("linear", words, 0, 4), -1);
+}
+
 static bool known(const void *ctx, const char *name)
 {
     return strcmp(ctx, name) == 0;
@@ -52,7 +62,8 @@ static void test_means(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_distance),
-                                       cmocka_unit_test(test_closer), cmocka_unit_test(test_means)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_closer),
+        cmocka_unit_test(test_nearest), cmocka_unit_test(test_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,8 +205,9 @@ static hth_err link_interference(link_bench *bench, hth_link *out)
     return HTH_OK;
 }
 
-// What the compute thread does for a copy of a plan: both wait for each other. Nothing of that is
-// the thread's where copies take turns with it, and a GPU's queues do it beside the kernels.
+// What a copy costs the thread that computes: it issues the copy, and the two wait for each other.
+// Where that thread makes the copies itself, their time says all; a GPU's queues do the waiting
+// while its kernels run.
 static hth_err link_issue(link_bench *bench, hth_link *out)
 {
     double took[LINK_ISSUES];

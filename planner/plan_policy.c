@@ -25,18 +25,16 @@ const char *hth_policy_name(hth_policy policy)
 
 hth_err hth_policy_find(const char *name, hth_policy *out)
 {
-    const char *meant = NULL;
-    int distance = 3;
     for (int i = 0; i < HTH_N_POLICIES; i++) {
         if (strcmp(name, policy_names[i]) == 0) {
             *out = (hth_policy)i;
             return HTH_OK;
         }
-        hth_spelling_closer(name, policy_names[i], &distance, &meant);
     }
     char hint[60] = "";
-    if (meant != NULL) {
-        snprintf(hint, sizeof hint, "did you mean '%s'? ", meant);
+    int meant = hth_spelling_nearest(name, policy_names, HTH_N_POLICIES, 3);
+    if (meant >= 0) {
+        snprintf(hint, sizeof hint, "did you mean '%s'? ", policy_names[meant]);
     }
     return hth_fail(HTH_EINVAL,
                     "unknown policy '%.40s'; %sthe policies are hearth, keep, vdnn, chen, "

@@ -3,7 +3,6 @@
 // is the request.
 #include "client/cli/cli.h"
 
-#include "client/cli/cmd.h"
 #include "client/cli/correct.h"
 #include "client/cli/help.h"
 #include "client/default_url.h"
@@ -191,24 +190,6 @@ static int cli_parse(hth_cli *cli, int argc, char **argv)
     return HTH_CLI_OK;
 }
 
-// cli_file_as_model says how a model's file becomes a model, where it was given as one and failed.
-static void cli_file_as_model(const hth_cli *cli)
-{
-    const char *model = cli->n_args > 0 ? cli->args[0] : "";
-    size_t n = strlen(model);
-    bool plans = cli->command == &hth_cmd_plan || cli->command == &hth_cmd_curve;
-    if (n <= 5 || strcmp(model + n - 5, ".onnx") != 0 || cli->command == &hth_cmd_import ||
-        hth_cli_text(cli, "profile") != NULL) {
-        return;
-    }
-    if (access(model, F_OK) == 0) {
-        fprintf(stderr, "hearth: `hearth import NAME %s` makes a model of a file%s\n", model,
-                plans ? "; to plan the file itself, give --profile FILE" : "");
-    } else if (strchr(model, '/') != NULL) {
-        fprintf(stderr, "hearth: there is no file '%s'\n", model);
-    }
-}
-
 static int cli_dispatch(hth_cli *cli)
 {
     if (json_is_true(json_object_get(cli->options, "version"))) {
@@ -232,7 +213,7 @@ static int cli_dispatch(hth_cli *cli)
     }
     int rv = cli->command->run(cli);
     if (rv == HTH_CLI_ERROR) {
-        cli_file_as_model(cli);
+        hth_correct_model_file(cli);
     }
     return rv;
 }

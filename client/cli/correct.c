@@ -4,9 +4,11 @@
 #include "client/cli/correct.h"
 
 #include "base/spelling.h"
+#include "client/cli/cmd.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CORRECT_WORD 64
 #define CORRECT_FAR  3 // letters that are another word
@@ -320,6 +322,23 @@ int hth_correct_action(const hth_cli *cli, const char *const *actions)
     }
     return hth_cli_usage("there is no command '%s %s'%s\nusage: hearth %s %s", name, word, hint,
                          name, cli->command->usage);
+}
+
+void hth_correct_model_file(const hth_cli *cli)
+{
+    const char *model = cli->n_args > 0 ? cli->args[0] : "";
+    size_t n = strlen(model);
+    bool plans = cli->command == &hth_cmd_plan || cli->command == &hth_cmd_curve;
+    if (n <= 5 || strcmp(model + n - 5, ".onnx") != 0 || cli->command == &hth_cmd_import ||
+        hth_cli_text(cli, "profile") != NULL) {
+        return;
+    }
+    if (access(model, F_OK) == 0) {
+        fprintf(stderr, "hearth: `hearth import NAME %s` makes a model of a file%s\n", model,
+                plans ? "; to plan the file itself, give --profile FILE" : "");
+    } else if (strchr(model, '/') != NULL) {
+        fprintf(stderr, "hearth: there is no file '%s'\n", model);
+    }
 }
 
 // ---- options

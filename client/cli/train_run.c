@@ -28,22 +28,6 @@ static int train_taken(const hth_cli *cli, const json_t *taken)
     return rv;
 }
 
-// train_submit has the server take the job; *taken is its answer.
-static int train_submit(hth_cli *cli, json_t *q, json_t **taken)
-{
-    hth_follow follow;
-    char *json;
-    hth_follow_init(&follow, !hth_cli_json(cli));
-    int rv = hth_cmd_request_shown(cli, "train", q, hth_follow_show, &follow, &json);
-    hth_follow_fini(&follow);
-    if (rv != HTH_CLI_OK) {
-        return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
-    }
-    *taken = json_loads(json, 0, NULL);
-    hearth_free(json);
-    return HTH_CLI_OK;
-}
-
 // train_no_file says, where a job was refused, that what looks like a file's name is none here: it
 // was taken for the name of a stored dataset.
 static void train_no_file(const json_t *q)
@@ -56,6 +40,24 @@ static void train_no_file(const json_t *q)
             fprintf(stderr, "hearth: there is no file '%s' in this folder\n", text);
         }
     }
+}
+
+// train_submit has the server take the job; *taken is its answer.
+static int train_submit(hth_cli *cli, json_t *q, json_t **taken)
+{
+    hth_follow follow;
+    char *json;
+    hth_follow_init(&follow, !hth_cli_json(cli));
+    int rv = hth_cmd_request_shown(cli, "train", json_incref(q), hth_follow_show, &follow, &json);
+    hth_follow_fini(&follow);
+    if (rv != HTH_CLI_OK) {
+        rv = rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
+        train_no_file(q);
+        return rv;
+    }
+    *taken = json_loads(json, 0, NULL);
+    hearth_free(json);
+    return HTH_CLI_OK;
 }
 
 // train_leaves refuses what is of no use to who does not follow the job.
@@ -113,9 +115,7 @@ int hth_train_run(hth_cli *cli, int (*arguments)(const hth_cli *cli, json_t **ou
     rv = rv == HTH_CLI_OK ? train_ranks(cli, q, &ranks) : rv;
     rv = rv == HTH_CLI_OK ? hth_cli_connect(cli) : rv;
     rv = rv == HTH_CLI_OK && !train_follows(ranks) ? hth_cmd_log_open(cli, &log) : rv;
-    if (rv == HTH_CLI_OK && (rv = train_submit(cli, json_incref(q), &taken)) != HTH_CLI_OK) {
-        train_no_file(q);
-    }
+    rv = rv == HTH_CLI_OK ? train_submit(cli, q, &taken) : rv;
     if (rv == HTH_CLI_OK && ranks != NULL) {
         hth_detach_rank(&detach);
         hth_ranks_go(ranks);

@@ -15,21 +15,15 @@
 
 static hth_err rate_unknown(const char *text)
 {
-    static const char *const names[] = {
+    static const char *const names[] = {"constant", "step",   "exponential",
+                                        "cosine",   "linear", "one-cycle"};
+    static const char *const forms[] = {
         "constant", "step:EPOCHS:GAMMA", "exponential:GAMMA", "cosine", "linear", "one-cycle"};
-    const char *meant = NULL;
-    char hint[60] = "", word[40], name[40];
-    int distance = 4;
+    char hint[60] = "", word[40];
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, ":"), text);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) { // by what is before the numbers
-        int before = distance;
-        const char *best = NULL;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(names[i], ":"), names[i]);
-        hth_spelling_closer(word, name, &distance, &best);
-        meant = distance < before ? names[i] : meant;
-    }
-    if (meant != NULL) {
-        snprintf(hint, sizeof hint, "; did you mean '%s'?", meant);
+    int meant = hth_spelling_nearest(word, names, sizeof names / sizeof *names, 4);
+    if (meant >= 0) {
+        snprintf(hint, sizeof hint, "; did you mean '%s'?", forms[meant]);
     }
     return hth_fail(HTH_EINVAL,
                     "schedule '%.40s' is not one of constant, step:EPOCHS:GAMMA, "

@@ -41,8 +41,7 @@ hth_err hth_spec_number(const json_t *args, const char *key, double dflt, double
 hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
                         const char *const *names, int n, int *out)
 {
-    const char *v = hth_spec_text(args, key), *meant = NULL;
-    int distance = 4;
+    const char *v = hth_spec_text(args, key);
     char all[200] = "";
     v = v != NULL ? v : dflt;
     for (int i = 0; i < n; i++) {
@@ -51,13 +50,11 @@ hth_err hth_spec_choice(const json_t *args, const char *key, const char *dflt,
             return HTH_OK;
         }
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
-        if (v != NULL) {
-            hth_spelling_closer(v, names[i], &distance, &meant);
-        }
     }
-    if (meant != NULL) {
+    int meant = v != NULL ? hth_spelling_nearest(v, names, n, 4) : -1;
+    if (meant >= 0) {
         return hth_fail(HTH_EINVAL, "%s '%.40s' is not one of %s; did you mean '%s'?", key, v, all,
-                        meant);
+                        names[meant]);
     }
     return v == NULL ? hth_fail(HTH_EINVAL, "%s is missing: one of %s", key, all)
                      : hth_fail(HTH_EINVAL, "%s '%.40s' is not one of %s", key, v, all);
