@@ -35,8 +35,8 @@ def children(pid):
         try:
             if status(p)['PPid'] == str(pid):
                 found.append(int(p))
-        except FileNotFoundError:
-            pass
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it ended after the listing: before its file was opened, or as it was read
     return found
 
 
