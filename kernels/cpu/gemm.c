@@ -20,6 +20,7 @@
 #define GEMM_EDGE   (14 * 32) // floats of the largest tile
 #define GEMM_SPLIT  256       // rows from which threads share rows instead of columns
 #define GEMM_STRIP  16        // rows of a dense B that go to all panels in turn
+#define GEMM_AHEAD  4         // steps: B goes to the first-level cache, which a panel does not fit
 
 typedef float gemm_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float gemm_v8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -57,6 +58,8 @@ typedef struct gemm_tile {
     GEMM_EACH_ROW(GEMM_ZERO)                                                                       \
     for (size_t p = 0; p < g->k; p++, a++, b += sizeof(V) / 2) {                                   \
         V b0 = ((const V *)b)[0], b1 = ((const V *)b)[1];                                          \
+        __builtin_prefetch(b + GEMM_AHEAD * sizeof(V) / 2, 0, 3);                                  \
+        __builtin_prefetch(b + GEMM_AHEAD * sizeof(V) / 2 + sizeof(V) / 4, 0, 3);                  \
         __builtin_prefetch(next, 0, 2);                                                            \
         __builtin_prefetch(next + 64, 0, 2);                                                       \
         next += g->next_step;                                                                      \
