@@ -108,6 +108,11 @@ static void test_command_line(void **state)
     assert_int_equal(run("hearth bench m --batch four"), 2);
     said("--batch needs a number, not 'four'");
     assert_int_equal(run("hearth bench m --batch"), 2);
+    assert_int_equal(run("hearth --store /nowhere import m f --max-batch -2"), 2);
+    said("--max-batch is a number from 0 to 2147483647");
+    assert_int_equal(run("hearth --store /nowhere import m f --max-batch 2147483648"), 2);
+    assert_int_equal(run("hearth --store /nowhere bench m --threads -1"), 1);
+    said("threads=-1: expected a number of at most 1024");
     assert_int_equal(run("hearth --json=1 ls"), 2);
     assert_int_equal(run("hearth import m"), 2);
     said("usage: hearth import");

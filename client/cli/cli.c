@@ -271,23 +271,24 @@ static bool cli_device(const hth_cli *cli, char *out, size_t cap)
 {
     const char *budget = hth_cli_text(cli, "budget");
     const json_t *list = json_object_get(cli->options, "device");
-    int64_t threads = hth_cli_int(cli, "threads", 0);
+    const json_t *threads = json_object_get(cli->options, "threads");
     size_t n = 0, count = json_array_size(list);
     for (size_t i = 0; i < count && n < cap; i++) {
         n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? " " : "",
                               json_string_value(json_array_get(list, i)));
     }
     n += count == 0 ? (size_t)snprintf(out, cap, "cpu") : 0;
-    if (threads > 0 && n < cap) {
+    if (threads != NULL && n < cap) {
         n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
-                              strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
+                              strchr(out, ':') != NULL ? ',' : ':',
+                              (long long)json_integer_value(threads));
     }
     bool trains = cli->command->own_budget || json_is_true(json_object_get(cli->options, "train"));
     if (budget != NULL && !trains && n < cap) {
         n += (size_t)snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':',
                               budget);
     }
-    return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
+    return n < cap && (count < 2 || (threads == NULL && (budget == NULL || trains)));
 }
 
 static hearth_options cli_options(const hth_cli *cli)

@@ -90,6 +90,10 @@ static int cmd_import(hth_cli *cli)
     hearth_import_report report;
     const hearth_import_result *r = &report.result;
     hearth_import_options options = {json_is_true(json_object_get(cli->options, "no-wait"))};
+    int64_t most = hth_cli_int(cli, "max-batch", -1);
+    if (json_object_get(cli->options, "max-batch") != NULL && (most < 0 || most > INT32_MAX)) {
+        return hth_cli_usage("--max-batch is a number from 0 to %d", INT32_MAX);
+    }
     if (import_swapped(cli)) {
         return hth_cli_usage("'%s' is a file and '%s' is not: the name comes first\n"
                              "usage: hearth import NAME FILE.onnx",
@@ -100,8 +104,7 @@ static int cmd_import(hth_cli *cli)
         return rv;
     }
     hth_progress_init(&bar);
-    hearth_status s = hearth_import_with(cli->h, cli->args[0], cli->args[1],
-                                         (int)hth_cli_int(cli, "max-batch", -1), &options,
+    hearth_status s = hearth_import_with(cli->h, cli->args[0], cli->args[1], (int)most, &options,
                                          hth_progress_show, &bar, &report);
     hth_progress_fini(&bar);
     if (s != HEARTH_OK) {
