@@ -262,6 +262,77 @@ static void losses_are_thinned_and_steps_measured(void **state)
     end(&t);
 }
 
+static atomic_int warned; // that a job is canceled without a checkpoint
+
+static void listens_for_loss(void *ctx, const hth_log_record *record)
+{
+    warned += strstr(record->text, "job 'result' is canceled") != NULL;
+}
+
+// expect_canceled cancels the job, which can be resumed only where `step` steps are saved.
+static void expect_canceled(fixture *f, json_int_t step)
+{
+    char why[80];
+    hth_err err;
+    json_t *meta = NULL, *row = ask(f, "cancel", "{\"job\": \"result\"}", &err);
+    assert_ok(err);
+    snprintf(why, sizeof why,
+             step > 0 ? "job 'result' was canceled after step %lld, which is saved"
+                      : "job 'result' was canceled",
+             (long long)step);
+    assert_string_equal(json_string_value(json_object_get(row, "why")), why);
+    assert_int_equal(json_is_true(json_object_get(row, "resumable")), step > 0);
+    json_decref(row);
+    err = hth_checkpoint_find(f->store, "result", &meta);
+    assert_int_equal(err, step > 0 ? HTH_OK : HTH_ENOENT);
+    assert_int_equal(json_integer_value(json_object_get(meta, "step")), step);
+    json_decref(meta);
+}
+
+// What is canceled before its first step has nothing to be resumed from, and nobody is warned that
+// it is lost: while it waits, and when all that there is of it is that it was accepted. The first
+// step is one.
+static void jobs_without_a_step_leave_nothing(void **state)
+{
+    job_test t;
+    double want[STEPS];
+    fixture_open(&t.f, "cpu:mem=256MiB,threads=2");
+    prepare(&t.f, &mlp, t.data);
+    json_t *q = arguments_of(&mlp, t.data, "{\"save-as\": \"held\", \"epochs\": 9}", want);
+    t.text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&t.f, &t.w, t.text);
+    q = arguments_of(&mlp, t.data, "{\"after\": \"held\"}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    warned = 0;
+    hth_log_sink(listens_for_loss, NULL);
+    call_start(t.f.engine, &c);
+    witness_let(witness_held, false);
+    expect_canceled(&t.f, 0);
+    assert_err(call_wait(&c), HTH_ECANCELED, "job 'result' was canceled");
+    witness_let_go();
+    assert_ok(call_wait(&t.w.c));
+    hth_free(t.w.c.r.json);
+    free(text);
+    free(t.text);
+    for (int step = 0; step <= 1; step++) {
+        q = arguments_of(&mlp, t.data, step > 0 ? "{\"id\": 7}" : "{\"id\": 6}", want);
+        assert_ok(hth_checkpoint_accept(t.f.store, "result", q));
+        q = json_pack("{s:o, s:i, s:i, s:[], s:[]}", "job", q, "step", step, "steps", STEPS,
+                      "history", "held_out");
+        char *meta = json_dumps(q, JSON_COMPACT);
+        assert_ok(hth_checkpoint_put(t.f.store, "result" HTH_CHECKPOINT_TAIL, meta, NULL, 0));
+        json_decref(q);
+        free(meta);
+        expect_canceled(&t.f, step);
+    }
+    hth_log_sink(NULL, NULL);
+    assert_int_equal(warned, 0);
+    fixture_close(&t.f);
+}
+
 static atomic_int heard; // lines about the job that cannot go on
 
 static void listens(void *ctx, const hth_log_record *record)
@@ -307,6 +378,7 @@ int main(void)
         cmocka_unit_test(paused_jobs_outlive_their_client),
         cmocka_unit_test(jobs_that_wait_take_no_older_ones_checkpoint),
         cmocka_unit_test(budgets_change_between_steps),
+        cmocka_unit_test(jobs_without_a_step_leave_nothing),
         cmocka_unit_test(each_job_that_cannot_go_on_is_told_of),
         cmocka_unit_test(losses_are_thinned_and_steps_measured),
     };
