@@ -406,6 +406,26 @@ static void test_half_started(void **state)
     close(fd);
 }
 
+// Who notes a death may die before it has freed the seat: the next one that looks frees it, and it
+// can be taken.
+static void test_half_noticed(void **state)
+{
+    hth_group *a, *b;
+    hth_group_round round;
+    int fd;
+    assert_ok(hth_group_make(2, &fd));
+    hth_group_spec spec = spec_of(0);
+    assert_ok(hth_group_join(fd, &spec, &a));
+    a->region->seat[1].joined = 1; // and nobody holds its lock
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_WAITS);
+    assert_int_equal(a->region->seat[1].joined, 0);
+    spec = spec_of(1);
+    assert_ok(hth_group_join(fd, &spec, &b));
+    hth_group_leave(a);
+    hth_group_leave(b);
+    close(fd);
+}
+
 static void test_refused(void **state)
 {
     hth_group *a, *b;
@@ -960,6 +980,7 @@ int main(void)
         cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
         cmocka_unit_test(test_spoiled),      cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_half_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
