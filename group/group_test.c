@@ -571,6 +571,38 @@ static void check_state(hth_group *member, int value)
     }
 }
 
+// One of those that have the state gives it, once: nobody writes over what another one reads.
+static void test_one_gives(void **state)
+{
+    hth_group *member[3];
+    hth_group_round round;
+    int fd;
+    assert_ok(hth_group_make(3, &fd));
+    for (int i = 0; i < 3; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(fd, &spec, &member[i]));
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_WAITS);
+    }
+    round_of_three(member);
+    hth_group_leave(member[2]);
+    hth_group_spec spec = spec_of(2);
+    assert_ok(hth_group_join(fd, &spec, &member[2]));
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_GIVES);
+    hth_group_gave(member[0]);
+    assert_int_equal(hth_group_begin(member[0], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[1], &round), HTH_GROUP_WAITS);
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_TAKES);
+    hth_group_took(member[2]);
+    assert_int_equal(hth_group_begin(member[2], &round), HTH_GROUP_WAITS);
+    round_of_three(member);
+    for (int i = 0; i < 3; i++) {
+        hth_group_leave(member[i]);
+    }
+    close(fd);
+}
+
 // A member that gives the state while the parameter server comes back has none to give any more:
 // what counts is what the server comes with, whatever the member still writes.
 static void test_server_returns(void **state)
@@ -980,7 +1012,7 @@ int main(void)
         cmocka_unit_test(test_ahead),        cmocka_unit_test(test_ahead_leaves),
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
         cmocka_unit_test(test_spoiled),      cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_half_noticed),
+        cmocka_unit_test(test_half_noticed), cmocka_unit_test(test_one_gives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
