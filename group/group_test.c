@@ -484,6 +484,9 @@ static void test_leaves(void **state)
     hth_group_spec spec = spec_of(0);
     assert_ok(hth_group_join(fd, &spec, &a));
     assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_WAITS);
+    uint32_t event = atomic_load(&a->region->event); // two that wait do not wake each other forever
+    assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_WAITS);
+    assert_int_equal(atomic_load(&a->region->event), event);
     spec = spec_of(1);
     assert_ok(hth_group_join(fd, &spec, &b));
     assert_int_equal(hth_group_begin(b, &round), HTH_GROUP_WAITS);
@@ -556,6 +559,27 @@ static void round_of_three(hth_group *member[3])
     for (int i = 0; i < 3; i++) {
         assert_int_equal(hth_group_look(member[i]), HTH_GROUP_SUMMED);
     }
+}
+
+// A group's region has more seats than the group: whatever stands in the others, nobody looks there.
+static void test_no_such_seat(void **state)
+{
+    hth_group *member[2];
+    hth_group_round round;
+    int fd;
+    assert_ok(hth_group_make(2, &fd));
+    for (int i = 0; i < 2; i++) {
+        hth_group_spec spec = spec_of(i);
+        assert_ok(hth_group_join(fd, &spec, &member[i]));
+        member[0]->region->seat[2].joined = member[0]->region->seat[2].away = 1;
+        (void)hth_group_begin(member[i], &round);
+    }
+    round_of(member[0], member[1]);
+    round_of(member[0], member[1]);
+    assert_int_equal(member[0]->region->seat[2].joined, 1);
+    hth_group_leave(member[0]);
+    hth_group_leave(member[1]);
+    close(fd);
 }
 
 static void write_state(hth_group *member, int value)
@@ -1013,6 +1037,7 @@ int main(void)
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_killed),
         cmocka_unit_test(test_spoiled),      cmocka_unit_test(test_lost),
         cmocka_unit_test(test_half_noticed), cmocka_unit_test(test_one_gives),
+        cmocka_unit_test(test_no_such_seat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
