@@ -571,12 +571,15 @@ static void test_no_such_seat(void **state)
     for (int i = 0; i < 2; i++) {
         hth_group_spec spec = spec_of(i);
         assert_ok(hth_group_join(fd, &spec, &member[i]));
-        member[0]->region->seat[2].joined = member[0]->region->seat[2].away = 1;
+        group_seat *other = &member[0]->region->seat[2];
+        other->joined = other->away = 1;
+        other->holds = i == 0; // .. and nobody gives it the state
         (void)hth_group_begin(member[i], &round);
     }
     round_of(member[0], member[1]);
     round_of(member[0], member[1]);
     assert_int_equal(member[0]->region->seat[2].joined, 1);
+    assert_int_equal(member[0]->region->seat[2].holds, 0);
     hth_group_leave(member[0]);
     hth_group_leave(member[1]);
     close(fd);
