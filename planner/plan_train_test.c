@@ -84,34 +84,46 @@ static void random_networks_verify(void **state)
     }
 }
 
-// What the decoder says is what the emitted instructions take.
+static void agrees_with_instructions(hth_problem *p, const hth_decoder *d, const hth_outcome *o)
+{
+    hth_schedule s;
+    hth_plan *plan;
+    assert_ok(hth_decode_schedule(d, o, &s));
+    assert_ok(hth_plan_emit(p, &s, false, &plan));
+    p->budget = UINT64_MAX / 4;
+    assert_ok(hth_plan_verify(p, plan));
+    assert_float_equal(plan->predicted_us, o->time_us, o->time_us * 1e-9);
+    assert_true(plan->live_peak_bytes + plan->resident_bytes <= o->peak_bytes);
+    hth_plan_free(plan);
+    hth_schedule_fini(&s);
+}
+
+// What the decoder says is what the emitted instructions take; also when it is told all decisions,
+// such as those that another one made, which need no more memory then.
 static void decode_agrees_with_instructions(void **state)
 {
     for (uint64_t seed = 0; seed < 200; seed += TEST_STRIDE) {
         hth_problem p = pg_random(seed, 4 + (int)(seed % 25));
         hth_step m;
-        hth_decoder d;
-        hth_outcome o;
-        hth_schedule s;
-        hth_plan *plan;
+        hth_decoder d, again;
+        hth_outcome o, fixed;
         uint64_t peak;
         assert_ok(hth_plan_train_peak(&p, &peak));
         assert_ok(hth_step_init(&m, &p));
         assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
+        assert_ok(hth_decoder_init(&again, &m, d.budget));
         uint8_t *mode = hth_calloc((size_t)m.n_intervals + 1, 1);
         for (int g = 0; g < m.n_intervals; g++) {
             mode[g] = (uint8_t)pt_random(HTH_N_INTERVAL_MODES);
         }
         hth_decode(&d, mode, &o);
-        assert_ok(hth_decode_schedule(&d, &o, &s));
-        assert_ok(hth_plan_emit(&p, &s, false, &plan));
-        p.budget = UINT64_MAX / 4;
-        assert_ok(hth_plan_verify(&p, plan));
-        assert_float_equal(plan->predicted_us, o.time_us, o.time_us * 1e-9);
-        assert_true(plan->live_peak_bytes + plan->resident_bytes <= o.peak_bytes);
+        agrees_with_instructions(&p, &d, &o);
+        const hth_fixed made = {d.mode, d.away, d.back, d.item};
+        hth_decode_fixed(&again, &made, &fixed);
+        agrees_with_instructions(&p, &again, &fixed);
+        assert_true(fixed.peak_bytes <= o.peak_bytes && fixed.excess <= o.excess);
         hth_free(mode);
-        hth_plan_free(plan);
-        hth_schedule_fini(&s);
+        hth_decoder_fini(&again);
         hth_decoder_fini(&d);
         hth_step_fini(&m);
         hth_problem_fini(&p);
