@@ -154,10 +154,89 @@ static void turn_of_a_broken_round(void **state)
     free(r.args);
 }
 
+// A step of two members, with the shards that the lead decides, whose samples take `us` each.
+static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, const double us[2])
+{
+    hth_group *member[] = {job->group->exchange, other};
+    hth_group_round round;
+    bool started;
+    const float gradient = 1;
+    for (int i = 1; i >= 0; i--) {
+        assert_int_equal(hth_group_begin(member[i], &round),
+                         i == 0 ? HTH_GROUP_LEADS : HTH_GROUP_WAITS);
+    }
+    assert_ok(hth_train_shards_start(job, step, &started));
+    assert_true(started);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
+        assert_int_equal(round.n, job->group->shards[i]);
+        hth_group_weigh(member[i], (double)round.n, (double)round.n);
+        hth_group_ready(member[i], 0, &gradient);
+        hth_group_passed(member[i], 0, us[i], 0);
+    }
+    (void)hth_group_look(member[0]);
+    assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
+    assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+}
+
+// Shards follow the times of the passes when these have settled: five steps after the last change.
+// A lead that comes after another one goes on with its shards, and its sequence.
+static void shards_follow_times(void **state)
+{
+    enum { BATCH_OF = 32, LAST = 18 };
+    static const double us[2][2] = {{1, 3}, {3, 1}};
+    static const int64_t want[][3] = {{0, 16, 16}, {5, 24, 8}, {10, 8, 24}, {17, 24, 8}};
+    const size_t floats = 1;
+    const bool by_count = false;
+    int fd, k = 0;
+    hth_train_group group = {.member = HTH_GROUP_LEAD, .members = 2, .turn = -1, .next = -1};
+    hth_train_job job = {.group = &group,
+                         .args = json_object(),
+                         .shards = json_array(),
+                         .spec = {.batch = BATCH_OF, .epochs = 1},
+                         .data.n_samples = LAST * BATCH_OF,
+                         .steps = LAST};
+    hth_group_spec spec = {.batch = BATCH_OF,
+                           .steps = LAST,
+                           .n_slots = 1,
+                           .floats = &floats,
+                           .by_count = &by_count,
+                           .state_bytes = 8};
+    hth_group *other;
+    hth_group_round round;
+    assert_ok(hth_group_make(2, &fd));
+    assert_ok(hth_group_join(fd, &spec, &group.exchange));
+    assert_int_equal(hth_group_begin(group.exchange, &round), HTH_GROUP_WAITS);
+    spec.member = 1;
+    assert_ok(hth_group_join(fd, &spec, &other));
+    for (int64_t step = 0; step < LAST; step++) {
+        if (step == 12) { // another lead: it knows what it reads in the group
+            group.recalled = false;
+            memset(group.shards, 0, sizeof group.shards);
+            json_array_clear(job.shards);
+        }
+        k += k < 3 && step == want[k + 1][0];
+        step_of_two(&job, other, step, us[step > 5 && step < 12]);
+        assert_memory_equal(group.shards, want[k] + 1, 2 * sizeof *group.shards);
+    }
+    assert_int_equal(json_array_size(job.shards), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(job.shards, i);
+        for (size_t n = 0; n < 3; n++) {
+            assert_int_equal(json_integer_value(json_array_get(row, n)), want[i][n]);
+        }
+    }
+    hth_group_leave(group.exchange);
+    hth_group_leave(other);
+    json_decref(job.shards);
+    json_decref((json_t *)job.args);
+    close(fd);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(time_of_a_pass),
-                                       cmocka_unit_test(next_turn),
-                                       cmocka_unit_test(turn_of_a_broken_round)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(time_of_a_pass), cmocka_unit_test(next_turn),
+        cmocka_unit_test(turn_of_a_broken_round), cmocka_unit_test(shards_follow_times)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
