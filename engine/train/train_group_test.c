@@ -179,13 +179,14 @@ static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, cons
     assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
 }
 
-// Shards follow the times of the passes when these have settled: five steps after the last change.
+// Shards follow the times of the passes when these have settled: five steps after the last change,
+// and all members' are known.
 // A lead that comes after another one goes on with its shards, and its sequence.
 static void shards_follow_times(void **state)
 {
-    enum { BATCH_OF = 32, LAST = 18 };
-    static const double us[2][2] = {{1, 3}, {3, 1}};
-    static const int64_t want[][3] = {{0, 16, 16}, {5, 24, 8}, {10, 8, 24}, {17, 24, 8}};
+    enum { BATCH_OF = 32, LAST = 22 };
+    static const double us[][2] = {{1, 0}, {1, 3}, {3, 1}};
+    static const int64_t want[][3] = {{0, 16, 16}, {8, 24, 8}, {13, 8, 24}, {20, 24, 8}};
     const size_t floats = 1;
     const bool by_count = false;
     int fd, k = 0;
@@ -210,13 +211,15 @@ static void shards_follow_times(void **state)
     spec.member = 1;
     assert_ok(hth_group_join(fd, &spec, &other));
     for (int64_t step = 0; step < LAST; step++) {
-        if (step == 12) { // another lead: it knows what it reads in the group
+        if (step == 15) { // another lead: it knows what it reads in the group
             group.recalled = false;
             memset(group.shards, 0, sizeof group.shards);
             json_array_clear(job.shards);
         }
         k += k < 3 && step == want[k + 1][0];
-        step_of_two(&job, other, step, us[step > 5 && step < 12]);
+        int now = step < 7 ? 0 : 1;
+        now = step > 8 && step < 15 ? 2 : now;
+        step_of_two(&job, other, step, us[now]);
         assert_memory_equal(group.shards, want[k] + 1, 2 * sizeof *group.shards);
     }
     assert_int_equal(json_array_size(job.shards), 4);
