@@ -232,7 +232,8 @@ static void budgets_change_between_steps(void **state)
     }
 }
 
-// What the page draws: no more losses than it has room for, and the streams of a step.
+// What the page draws: no more losses than it has room for, the streams of a step, and a log's
+// lines, as many as are asked for.
 static void losses_are_thinned_and_steps_measured(void **state)
 {
     job_test t;
@@ -252,6 +253,11 @@ static void losses_are_thinned_and_steps_measured(void **state)
     }
     json_decref(doc);
     json_decref(whole);
+    expect_refusal(&t.f, "logs", "{\"job\": \"result\", \"max\": 0}", "1 at least");
+    doc = ask(&t.f, "logs", "{\"job\": \"result\", \"max\": 1}", &err);
+    assert_ok(err);
+    assert_int_equal(json_array_size(json_object_get(doc, "lines")), 1);
+    json_decref(doc);
     doc = ask(&t.f, "timeline", "{}", &err);
     assert_ok(err);
     assert_string_equal(json_string_value(json_object_get(doc, "job")), "result");
