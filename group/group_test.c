@@ -503,6 +503,7 @@ static void test_leaves(void **state)
     hth_group_seat seat[HTH_GROUP_MEMBERS];
     assert_int_equal(hth_group_seats(a, seat), 2);
     assert_int_equal(seat[1].most, 3);
+    assert_int_equal(hth_group_look(a), HTH_GROUP_BROKEN); // b could not take its samples
     hth_group_leave(b);
     assert_int_equal(hth_group_look(a), HTH_GROUP_BROKEN);
     // before the first step nobody can be spared
@@ -707,7 +708,9 @@ static void test_server_dies(void **state)
             hth_group_took(b);
         }
         hth_group_leave(a);
+        b->region->seat[2].holds = 1; // is no seat of this group
         assert_ok(hth_group_join(fd, &lead, &a));
+        assert_int_equal(b->region->seat[2].holds, 1);
         if (read == 1) {
             hth_group_took(b);
         }

@@ -114,6 +114,21 @@ static void test_none(void **state)
     assert_int_equal(n[0] + n[1], 0);
 }
 
+// Bounds belong to what fits.
+static void test_fit(void **state)
+{
+    const hth_shard_member m[2] = {{.sample_us = 1, .least = 2, .most = 5},
+                                   {.sample_us = 1, .least = 1, .most = 4}};
+    assert_true(hth_shards_fit(m, 2, 6, (int64_t[]){2, 4}));
+    assert_true(hth_shards_fit(m, 2, 6, (int64_t[]){5, 1}));
+    assert_false(hth_shards_fit(m, 2, 6, (int64_t[]){1, 5}));
+    assert_false(hth_shards_fit(m, 2, 5, (int64_t[]){1, 4}));
+    assert_false(hth_shards_fit(m, 2, 7, (int64_t[]){6, 1}));
+    assert_false(hth_shards_fit(m, 2, 7, (int64_t[]){2, 5}));
+    assert_false(hth_shards_fit(m, 2, 7, (int64_t[]){2, 4})); // one is left
+    assert_false(hth_shards_fit(m, 2, 5, (int64_t[]){2, 4}));
+}
+
 static void test_rest(void **state)
 {
     int64_t n[3];
@@ -134,7 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_brute), cmocka_unit_test(test_large), cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_none),  cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_none),  cmocka_unit_test(test_rest),  cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
