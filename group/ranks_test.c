@@ -42,6 +42,7 @@ typedef struct rank_state {
     bool follows;             // a parameter server, whose state it takes
     int64_t at, made, broken; // whole steps of its state; steps made here
     int64_t taken;            // states
+    int64_t led;              // plans
     float learned[SLOTS];     // the last sums: the first float of each slot
     hth_err end;
     char why[200];
@@ -212,6 +213,7 @@ static void rank_move(rank_state *rank, const int64_t *shards, int64_t most)
     }
     switch (hth_group_begin(rank->group, &rank->round)) {
     case HTH_GROUP_LEADS:
+        rank->led++;
         if (rank->at < STEPS) {
             (void)hth_group_start(rank->group, shards);
         } else {
@@ -439,6 +441,8 @@ static void a_server_s_state_goes_to_the_others(void **state)
             assert_int_equal(net.rank[i].end, HTH_OK);
             assert_int_equal(net.rank[i].made, STEPS);
             assert_int_equal(net.rank[i].taken, i > 0 ? STEPS - 1 : 0);
+            // one a step, and the end: the plan that came before the state is not asked for again
+            assert_int_equal(net.rank[i].led, i > 0 ? 0 : STEPS + 1);
             assert_int_equal(net.rank[i].at, i > 0 ? STEPS - 1 : STEPS);
             assert_true(net.client[i].bye && net.client[i].all);
         }
