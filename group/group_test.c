@@ -448,6 +448,7 @@ static void test_refused(void **state)
                    "a job of several devices makes at most 2147483646 steps, not");
     }
     assert_null(b);
+    assert_false(hth_group_refuse(-1, HTH_ENOTSUP, "no group's"));
     assert_true(hth_group_refuse(fd, HTH_ENOTSUP, "device cpu:1 has no Frob"));
     hth_group_round round;
     assert_int_equal(hth_group_begin(a, &round), HTH_GROUP_OVER);
@@ -562,7 +563,7 @@ static void round_of_three(hth_group *member[3])
     }
 }
 
-// A group's region has more seats than the group: whatever stands in the others, nobody looks there.
+// A region has more seats than its group: whatever stands in the others, nobody looks there.
 static void test_no_such_seat(void **state)
 {
     hth_group *member[2];

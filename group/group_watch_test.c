@@ -371,6 +371,7 @@ static hth_err watch_once(int fd)
     hth_group_watch *watch;
     HTH_TRY(hth_group_watch_open(fd, 0, &watch));
     hth_group_watch_close(watch);
+    hth_group_watch_close(NULL);
     return HTH_OK;
 }
 

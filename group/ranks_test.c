@@ -730,6 +730,12 @@ static void sums_begin_before_the_pass_has_ended(void **state)
     hth_group_passed(net.rank[1].group, 1, 10, 0);
     client_hear(&net.client[1]);
     assert_int_equal(net.client[1].n, SLOTS + 1);
+    for (int k = 0; k <= SLOTS; k++) { // the step is made with the last answer, not before
+        hth_sum_message m = {.what = HTH_SUM_DONE, .id = net.client[1].asked[k].id};
+        assert_int_equal(hth_group_look(net.rank[1].group), HTH_GROUP_SUMMING);
+        assert_ok(hth_sum_link_send(net.client[1].fd, &m, -1));
+    }
+    assert_int_equal(hth_group_look(net.rank[1].group), HTH_GROUP_SUMMED);
     hth_free(content);
     net_close(&net);
 }
