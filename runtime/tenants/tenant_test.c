@@ -136,6 +136,23 @@ static json_int_t has(fixture *f, const char *tenant, const char *key)
     return v;
 }
 
+static json_int_t figure(fixture *f, const char *group, const char *key)
+{
+    json_t *doc = told(f, "stats", NULL);
+    json_int_t v = json_integer_value(json_object_get(json_object_get(doc, group), key));
+    json_decref(doc);
+    return v;
+}
+
+// until_waiting waits until n requests wait for memory. Those in the queue count as waiting, too,
+// but not while they are tried for the first time.
+static void until_waiting(fixture *f, int n)
+{
+    while (figure(f, "memory_waits", "requests") != n) {
+        usleep(1000);
+    }
+}
+
 #define MANY 64 // samples of a model whose arena is larger than another's weights
 
 static float pixels[MANY * 64];
@@ -185,9 +202,8 @@ static void test_waiting(void **state)
         c[i] = call_of("alice", "mlp", &in[i]);
         call_start(f.engine, &c[i]);
     }
-    while (has(&f, "alice", "waiting") != 2) {
-        usleep(1000);
-    }
+    until_waiting(&f, 2);
+    assert_int_equal(has(&f, "alice", "waiting"), 2);
     assert_int_equal(has(&f, "alice", "waiting_limit"), 2);
     assert_err(infer(&f, "alice", "digits"), HTH_EBUSY, "'alice' has 2 requests waiting");
     assert_ok(infer(&f, "carol", "digits"));
@@ -277,14 +293,6 @@ static void test_memory_of_many_programs(void **state)
     rig_close(&f);
 }
 
-static json_int_t figure(fixture *f, const char *group, const char *key)
-{
-    json_t *doc = told(f, "stats", NULL);
-    json_int_t v = json_integer_value(json_object_get(json_object_get(doc, group), key));
-    json_decref(doc);
-    return v;
-}
-
 // A model for which a tenant's own pin leaves too little waits for that, and for nothing else:
 // no weights are moved meanwhile, nobody else's leave, and no memory is kept for it.
 static void test_behind_own_pin(void **state)
@@ -307,9 +315,7 @@ static void test_behind_own_pin(void **state)
     assert_ok(infer(&f, "bob", "new"));
     call c = call_of("alice", "mlp", &in);
     call_start(f.engine, &c);
-    while (has(&f, "alice", "waiting") != 1) {
-        usleep(1000);
-    }
+    until_waiting(&f, 1);
     json_int_t fills = figure(&f, "residency", "fills"),
                evictions = figure(&f, "residency", "evictions");
     for (int i = 0; i < 20; i++) {
