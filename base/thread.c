@@ -73,12 +73,23 @@ void hth_thread_join(pthread_t t)
     pthread_join(t, NULL);
 }
 
+static void (*low_fn)(void);
+
+void hth_thread_low_inject(void (*fn)(void))
+{
+    low_fn = fn;
+}
+
 // Priorities are a thread's, and 0 is the calling one: a confined process may name no other.
 //
 // A thread that wakes takes the processor from one of SCHED_IDLE at once; from a nice one, only
 // when the scheduler's accounts say so, which can be milliseconds later.
 void hth_thread_low(void)
 {
+    if (low_fn != NULL) {
+        low_fn();
+        return;
+    }
     (void)setpriority(PRIO_PROCESS, 0, 19); // where there is no SCHED_IDLE
     (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
 }

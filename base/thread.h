@@ -25,6 +25,10 @@ void hth_thread_join(pthread_t t);
 // other wants the processor. There is no way back without privileges. Where the system does not
 // allow even that, nothing changes.
 void hth_thread_low(void);
+// hth_thread_low_inject has hth_thread_low call fn instead, for the whole process, in tests that
+// wait for what such threads do: where others keep all processors busy, that may take for ever.
+// NULL restores the real one.
+void hth_thread_low_inject(void (*fn)(void));
 // hth_thread_nice has the calling thread, and those that it starts from now on, wait for others
 // where a processor is busy, as nice(1) would by `n`: 5 leaves it a quarter against one other.
 void hth_thread_nice(int n);
