@@ -3,12 +3,13 @@
 """hearthd.spark.predict_udf against predict_batch_udf with an onnxruntime session in each worker: rows per second and memory per worker, without a
 limit and where there is memory for few copies of the model, as Markdown tables.
 
-usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--copies K,..] [NETWORK..]     NETWORK: alexnet, alexnet-head, resnet50 (all)
+usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--warm S] [--copies K,..] [NETWORK..]     NETWORK: alexnet, alexnet-head, resnet50 (all)
 alexnet-head is AlexNet's classifier on features of 9,216 numbers: nearly all of its weights, and rows that Spark itself makes quickly.
 PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark of its own, local[4], and a server of its own; columns are made
-by Spark, not read. The limit is a cgroup (version 1, memory) with Spark's Python workers and hearthd in it: what WORKERS workers without a model
-have at most (anonymous memory), and K times what a session takes. onnxruntime has as many workers there as end the job, and its threads are the
-processors divided by its workers: with fewer workers than fit, or with one thread, it would be slower. It needs root, and is left out without it.
+by Spark, not read. First the same job runs for --warm seconds: hearthd measures algorithms between its first requests, once for a store. The limit
+is a cgroup (version 1, memory) with Spark's Python workers and hearthd in it: what WORKERS workers without a model have at most (anonymous memory), and
+K times what a session takes. onnxruntime has as many workers there as end the job, and its threads are the processors divided by its workers: with fewer
+workers than fit, or with one thread, it would be slower. It needs root, and is left out without it.
 """
 import argparse
 import contextlib
@@ -75,7 +76,7 @@ def bare_predict():
     return lambda x: numpy.zeros((len(x), 1000), numpy.float32)
 
 
-def one(engine, path, rows, batch, shape, runs, folder, build, n_workers):
+def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql import SparkSession, functions
     from pyspark.sql.types import ArrayType, FloatType
@@ -105,7 +106,10 @@ def one(engine, path, rows, batch, shape, runs, folder, build, n_workers):
         began = time.perf_counter()
         total = spark.range(n, numPartitions=n_workers).select(predict(column).alias('y')).select(functions.sum(functions.element_at('y', 1))).collect()
         return n / (time.perf_counter() - began), total[0][0]
+    end = time.monotonic() + warm
     run(4 * batch)
+    while time.monotonic() < end:
+        run(rows)
     figures = [run(rows) for _ in range(runs)]
     of = [smaps(pid) for pid in workers()]
     server = smaps(daemon.pid)[0] + sum(smaps(pid)[0] for pid in descendants(daemon.pid)) if daemon is not None else 0
@@ -150,7 +154,7 @@ def may_limit():
 def measured(engine, path, rows, batch, shape, args, limit=None, group=None, n_workers=WORKERS):
     """The figures of one engine, with the most memory that its group had; None and why: it has none."""
     with tempfile.TemporaryDirectory(prefix='hearth-spark-bench-') as folder:
-        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, shape, args.runs, folder, args.build, n_workers])]
+        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, shape, args.runs, args.warm, folder, args.build, n_workers])]
         join = f'echo $$ >{group}/cgroup.procs && ' if group else ''
         for name, program in (('limited', '"$@"'), ('python', f'{sys.executable} "$@"')):
             with open(f'{folder}/{name}', 'w', encoding='ascii') as f:
@@ -167,7 +171,7 @@ def measured(engine, path, rows, batch, shape, args, limit=None, group=None, n_w
                'OMP_NUM_THREADS': '1', 'SPARK_LOCAL_IP': '127.0.0.1'}
         p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
         try:
-            out, err = p.communicate(timeout=PATIENCE)
+            out, err = p.communicate(timeout=args.warm + PATIENCE)
             code = p.returncode
         except subprocess.TimeoutExpired:
             code, out, err = 'no end', '', ''
@@ -206,6 +210,7 @@ def main():
     p.add_argument('--build', default='build')
     p.add_argument('--models', default=os.path.expanduser('~/.cache/hearth-bench-models'))
     p.add_argument('--runs', type=int, default=1)
+    p.add_argument('--warm', type=float, default=60)
     p.add_argument('--copies', default='1,1.6,2.5,4')
     args = p.parse_args()
     args.build = os.path.abspath(args.build)
