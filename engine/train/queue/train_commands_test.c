@@ -160,6 +160,24 @@ static void expect_new(fixture *f, const char *query, const char *word)
     json_decref(row);
 }
 
+// job_waits submits the job "result", which waits for another one, "held", that has made three
+// steps and is in the middle of one. Returns c's arguments.
+static char *job_waits(job_test *t, call *c)
+{
+    double want[STEPS];
+    json_t *q = arguments_of(&mlp, t->data, "{\"save-as\": \"held\", \"epochs\": 9}", want);
+    t->text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&t->f, &t->w, t->text);
+    q = arguments_of(&mlp, t->data, "{\"after\": \"held\"}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    *c = (call){.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    call_start(t->f.engine, c);
+    witness_let(witness_held, false);
+    return text;
+}
+
 // A job of the name of one that was canceled is not that one while it waits: it shows none of its
 // steps, and resumed it begins with arguments of its own.
 static void jobs_that_wait_take_no_older_ones_checkpoint(void **state)
@@ -172,16 +190,8 @@ static void jobs_that_wait_take_no_older_ones_checkpoint(void **state)
     t.whole = train(&t.f, arguments_of(&mlp, t.data, "{\"save-as\": \"whole\"}", want), &err);
     assert_ok(err);
     train_and_leave(&t.f, arguments_of(&mlp, t.data, "{\"epochs\": 3}", want), 2);
-    json_t *q = arguments_of(&mlp, t.data, "{\"save-as\": \"held\", \"epochs\": 9}", want);
-    t.text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
-    train_three_steps(&t.f, &t.w, t.text);
-    q = arguments_of(&mlp, t.data, "{\"after\": \"held\"}", want);
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
-    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
-    call_start(t.f.engine, &c);
-    witness_let(witness_held, false);
+    call c;
+    char *text = job_waits(&t, &c);
     expect_new(&t.f, "job", "waiting");
     expect_new(&t.f, "pause", "paused");
     expect_new(&t.f, "resume", "waiting");
@@ -304,18 +314,11 @@ static void jobs_without_a_step_leave_nothing(void **state)
     double want[STEPS];
     fixture_open(&t.f, "cpu:mem=256MiB,threads=2");
     prepare(&t.f, &mlp, t.data);
-    json_t *q = arguments_of(&mlp, t.data, "{\"save-as\": \"held\", \"epochs\": 9}", want);
-    t.text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
-    train_three_steps(&t.f, &t.w, t.text);
-    q = arguments_of(&mlp, t.data, "{\"after\": \"held\"}", want);
-    char *text = json_dumps(q, JSON_COMPACT);
-    json_decref(q);
-    call c = {.r = {.command = HTH_COMMAND_TRAIN, .arguments = text}};
+    json_t *q;
+    call c;
     warned = 0;
     hth_log_sink(listens_for_loss, NULL);
-    call_start(t.f.engine, &c);
-    witness_let(witness_held, false);
+    char *text = job_waits(&t, &c);
     expect_canceled(&t.f, 0);
     assert_err(call_wait(&c), HTH_ECANCELED, "job 'result' was canceled");
     witness_let_go();
