@@ -64,8 +64,8 @@ test: deps-test ## the programs among the tests, and TEST_SCRIPTS=
 CHECKS   := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow
 ASAN     := -w $(CHECKS) -fno-omit-frame-pointer -g1
 # The sanitizers crash on what threads keep in libraries that were opened at run time: they are not to look there
-# (intercept_tls_get_addr).
-ASAN_MAKE = $(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
+# (intercept_tls_get_addr). +: make sees no $(MAKE) through the variable, and would compile one file at a time.
+ASAN_MAKE = +$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
 # More than 12 processor seconds each, and nine tenths of all. What reads foreign bytes stays.
 ASAN_LONG := $(patsubst %,convsel/%_test.c,bench_pairs link) engine/engine_test.c engine/process/proxy_test.c \
