@@ -3,6 +3,7 @@
 // digits model of tests/data, whose answers are checked against the labels.
 #include "base/sanitized.h"
 #include "base/test.h"
+#include "client/cli/cmd.h"
 #include "client/hearth.h"
 #include "client/npy.h"
 
@@ -198,6 +199,25 @@ static void test_switches(void **state)
     said("no server at");
     assert_int_equal(run("hearth train m --replan --data"), 2);
     said("--data needs a value");
+}
+
+// Every command says what is wrong where no server answers, and ends.
+static void test_no_server(void **state)
+{
+    int asked = 0;
+    for (int i = 0; hth_commands[i] != NULL; i++) {
+        const hth_command *c = hth_commands[i];
+        char words[64] = "";
+        for (int k = 0; k < c->least; k++) {
+            strcat(words, " cpu:0");
+        }
+        int rc = run("hearth --server ipc:///nowhere %s%s", c->name, words);
+        if (rc > HTH_CLI_USAGE || (rc != HTH_CLI_OK && strncmp(errors, "hearth: ", 8) != 0)) {
+            fail_msg("hearth %s%s: exit status %d, %s", c->name, words, rc, errors);
+        }
+        asked += strstr(errors, "no server at ipc:///nowhere") != NULL;
+    }
+    assert_true(asked >= 25);
 }
 
 // Of address space; who reserves terabytes, as sanitizers do, cannot be limited.
@@ -694,12 +714,13 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_line),  cmocka_unit_test(test_corrections),
-        cmocka_unit_test(test_switches),      cmocka_unit_test(test_problem),
-        cmocka_unit_test(test_curve_problem), cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_escapes),       cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_optimal),       cmocka_unit_test(test_daemon),
-        cmocka_unit_test(test_jobs),          cmocka_unit_test(test_peak),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_corrections),
+        cmocka_unit_test(test_no_server),    cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_problem),      cmocka_unit_test(test_curve_problem),
+        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_escapes),
+        cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
+        cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -32,6 +32,7 @@ int hth_cmd_request(hth_cli *cli, const char *what, json_t *arguments, hearth_pr
 {
     hth_progress_bar bar;
     int rv = hth_cli_connect(cli);
+    *json = NULL;
     if (rv != HTH_CLI_OK) {
         json_decref(arguments);
         return rv;

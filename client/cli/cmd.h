@@ -79,8 +79,8 @@ extern const hth_command hth_cmd_alias, hth_cmd_batching, hth_cmd_bench, hth_cmd
 // hth_cmd_arguments makes a question's arguments: the command's own options under their names, and
 // the model. The caller owns them.
 json_t *hth_cmd_arguments(const hth_cli *cli);
-// hth_cmd_request asks (taking `arguments`) and gives the answer, to be freed by hearth_free.
-// `progress` gets a hth_progress_bar.
+// hth_cmd_request asks (taking `arguments`) and gives the answer, to be freed by hearth_free; NULL
+// without a server. `progress` gets a hth_progress_bar.
 int hth_cmd_request(hth_cli *cli, const char *what, json_t *arguments, hearth_progress progress,
                     char **json);
 // hth_cmd_request_shown is the same when there is a connection, with a progress that has a context
