@@ -190,6 +190,19 @@ bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch
     return true;
 }
 
+bool hth_shards_pays(hth_shards_pace *pace, double loses_us)
+{
+    pace->lost_us = loses_us > 0 ? pace->lost_us + loses_us : 0;
+    return loses_us > 0 && pace->lost_us >= pace->change_us;
+}
+
+void hth_shards_paid(hth_shards_pace *pace, double us)
+{
+    double cost = fmax(us, 0);
+    pace->change_us = pace->change_us > 0 ? (pace->change_us + cost) / 2 : cost;
+    pace->lost_us = 0;
+}
+
 // By largest remainders: of equal ones the first.
 void hth_shards_rest(const int64_t *whole, int count, int64_t rest, int64_t *n)
 {

@@ -31,6 +31,18 @@ double hth_shards_step_us(const hth_shard_member *member, int count, const int64
 #define HTH_SHARDS_GAIN 0.04
 bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch, int64_t *n);
 
+// A change of shards takes as long as some members need to plan and compile theirs. It is made when
+// the steps since the last one have lost as much by their shards as a change takes: all together
+// then take at most twice what they would if the future were known (the ski-rental rule).
+typedef struct hth_shards_pace {
+    double change_us; // what the last changes took, on average; 0: not known
+    double lost_us;   // by shards that others were better than, in a row
+} hth_shards_pace;
+// hth_shards_pays adds what a step loses with the shards that it has, 0 if none are better, and
+// tells whether to change them. hth_shards_paid: a change took `us`.
+bool hth_shards_pays(hth_shards_pace *pace, double loses_us);
+void hth_shards_paid(hth_shards_pace *pace, double us);
+
 // hth_shards_fit tells whether n is within the bounds and makes up the batch.
 bool hth_shards_fit(const hth_shard_member *member, int count, int64_t batch, const int64_t *n);
 // hth_shards_rest divides the last, smaller batch of an epoch like `whole` does a whole one; a

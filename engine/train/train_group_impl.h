@@ -26,6 +26,9 @@ struct hth_train_group {
     uint64_t since_ns; // when anything came last
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
+    hth_shards_pace pace;
+    bool chosen;     // the last change was for a gain, and what it takes is not known yet
+    double round_us; // that the last round took
     bool recalled;                              // what there was before it came is known
     const json_t *replay;                       // in their place; NULL: none
     hth_store *store;
@@ -70,5 +73,8 @@ hth_err hth_train_shards_check(const hth_train_job *job, int members);
 // hth_train_shards_start decides everybody's shard of a step, and begins its round unless somebody
 // is not there: *started.
 hth_err hth_train_shards_start(hth_train_job *job, int64_t step, bool *started);
+// hth_train_shards_took tells the lead what the round of a step took: the first one with other
+// shards has what the change takes.
+void hth_train_shards_took(hth_train_job *job, int64_t step, double us);
 
 #endif

@@ -154,12 +154,22 @@ static void turn_of_a_broken_round(void **state)
     free(r.args);
 }
 
-// A step of two members, with the shards that the lead decides, whose samples take `us` each.
-static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, const double us[2])
+static uint64_t now_ns = 1;
+
+static uint64_t clock_now(void *ctx)
+{
+    return now_ns;
+}
+
+// A step of two members, with the shards that the lead decides, whose samples take `us` each; the
+// round takes `round_us`, and `change_us` more where they are others than before.
+static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, const double us[2],
+                        double round_us, double change_us)
 {
     hth_group *member[] = {job->group->exchange, other};
     hth_group_round round;
     bool started;
+    double ms;
     const float gradient = 1;
     for (int i = 1; i >= 0; i--) {
         assert_int_equal(hth_group_begin(member[i], &round),
@@ -167,6 +177,7 @@ static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, cons
     }
     assert_ok(hth_train_shards_start(job, step, &started));
     assert_true(started);
+    now_ns += (uint64_t)(1e3 * (round_us + (job->group->changed == step ? change_us : 0)));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_group_begin(member[i], &round), HTH_GROUP_ROUND);
         assert_int_equal(round.n, job->group->shards[i]);
@@ -177,6 +188,53 @@ static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, cons
     (void)hth_group_look(member[0]);
     assert_int_equal(hth_group_look(member[1]), HTH_GROUP_SUMMED);
     assert_int_equal(hth_group_look(member[0]), HTH_GROUP_SUMMED);
+    (void)hth_group_loss(member[0], step, &ms);
+    hth_train_shards_took(job, step, ms * 1e3);
+}
+
+typedef struct pair {
+    hth_train_group group;
+    hth_train_job job;
+    hth_group *other;
+    int fd;
+} pair;
+
+enum { PAIR_BATCH = 32, PAIR_STEPS = 80 };
+
+static void pair_open(pair *p)
+{
+    static const size_t floats = 1;
+    static const bool by_count = false;
+    hth_group_round round;
+    p->group = (hth_train_group){.member = HTH_GROUP_LEAD, .members = 2, .turn = -1, .next = -1};
+    p->job = (hth_train_job){.group = &p->group,
+                             .args = json_object(),
+                             .shards = json_array(),
+                             .spec = {.batch = PAIR_BATCH, .epochs = 1},
+                             .data.n_samples = PAIR_STEPS * PAIR_BATCH,
+                             .steps = PAIR_STEPS};
+    hth_group_spec spec = {.batch = PAIR_BATCH,
+                           .steps = PAIR_STEPS,
+                           .n_slots = 1,
+                           .floats = &floats,
+                           .by_count = &by_count,
+                           .state_bytes = 8};
+    hth_clock_inject(clock_now, NULL);
+    assert_ok(hth_group_make(2, &p->fd));
+    assert_ok(hth_group_join(p->fd, &spec, &p->group.exchange));
+    assert_int_equal(hth_group_begin(p->group.exchange, &round), HTH_GROUP_WAITS);
+    spec.member = 1;
+    assert_ok(hth_group_join(p->fd, &spec, &p->other));
+}
+
+static void pair_close(pair *p)
+{
+    hth_group_leave(p->group.exchange);
+    hth_group_leave(p->other);
+    json_decref(p->job.shards);
+    json_decref((json_t *)p->job.args);
+    close(p->fd);
+    hth_clock_inject(NULL, NULL);
 }
 
 // Shards follow the times of the passes when these have settled: five steps after the last change,
@@ -184,62 +242,62 @@ static void step_of_two(hth_train_job *job, hth_group *other, int64_t step, cons
 // A lead that comes after another one goes on with its shards, and its sequence.
 static void shards_follow_times(void **state)
 {
-    enum { BATCH_OF = 32, LAST = 22 };
+    enum { LAST = 22 };
     static const double us[][2] = {{1, 0}, {1, 3}, {3, 1}};
     static const int64_t want[][3] = {{0, 16, 16}, {8, 24, 8}, {13, 8, 24}, {20, 24, 8}};
-    const size_t floats = 1;
-    const bool by_count = false;
-    int fd, k = 0;
-    hth_train_group group = {.member = HTH_GROUP_LEAD, .members = 2, .turn = -1, .next = -1};
-    hth_train_job job = {.group = &group,
-                         .args = json_object(),
-                         .shards = json_array(),
-                         .spec = {.batch = BATCH_OF, .epochs = 1},
-                         .data.n_samples = LAST * BATCH_OF,
-                         .steps = LAST};
-    hth_group_spec spec = {.batch = BATCH_OF,
-                           .steps = LAST,
-                           .n_slots = 1,
-                           .floats = &floats,
-                           .by_count = &by_count,
-                           .state_bytes = 8};
-    hth_group *other;
-    hth_group_round round;
-    assert_ok(hth_group_make(2, &fd));
-    assert_ok(hth_group_join(fd, &spec, &group.exchange));
-    assert_int_equal(hth_group_begin(group.exchange, &round), HTH_GROUP_WAITS);
-    spec.member = 1;
-    assert_ok(hth_group_join(fd, &spec, &other));
+    int k = 0;
+    pair p;
+    pair_open(&p);
     for (int64_t step = 0; step < LAST; step++) {
         if (step == 15) { // another lead: it knows what it reads in the group
-            group.recalled = false;
-            memset(group.shards, 0, sizeof group.shards);
-            json_array_clear(job.shards);
+            p.group.recalled = false;
+            memset(p.group.shards, 0, sizeof p.group.shards);
+            json_array_clear(p.job.shards);
         }
         k += k < 3 && step == want[k + 1][0];
         int now = step < 7 ? 0 : 1;
         now = step > 8 && step < 15 ? 2 : now;
-        step_of_two(&job, other, step, us[now]);
-        assert_memory_equal(group.shards, want[k] + 1, 2 * sizeof *group.shards);
+        step_of_two(&p.job, p.other, step, us[now], 1, 0);
+        assert_memory_equal(p.group.shards, want[k] + 1, 2 * sizeof *p.group.shards);
     }
-    assert_int_equal(json_array_size(job.shards), 4);
+    assert_int_equal(json_array_size(p.job.shards), 4);
     for (size_t i = 0; i < 4; i++) {
-        const json_t *row = json_array_get(job.shards, i);
+        const json_t *row = json_array_get(p.job.shards, i);
         for (size_t n = 0; n < 3; n++) {
             assert_int_equal(json_integer_value(json_array_get(row, n)), want[i][n]);
         }
     }
-    hth_group_leave(group.exchange);
-    hth_group_leave(other);
-    json_decref(job.shards);
-    json_decref((json_t *)job.args);
-    close(fd);
+    pair_close(&p);
+}
+
+// A change of shards whose plans take as long as many steps is made again only when the steps since
+// then have lost as much; the first one is free.
+static void changes_pay(void **state)
+{
+    static const double us[][2] = {{1, 3}, {3, 1}};
+    pair p;
+    pair_open(&p);
+    int64_t changed[4] = {0};
+    size_t changes = 0;
+    for (int64_t step = 0; step < PAIR_STEPS; step++) {
+        step_of_two(&p.job, p.other, step, us[step >= 10], 24, 1000);
+        if (json_array_size(p.job.shards) > changes) {
+            assert_in_range(changes, 0, 3);
+            changed[changes++] = step;
+        }
+    }
+    assert_int_equal(changes, 3); // at the beginning, for 1 to 3, for 3 to 1
+    assert_int_equal(changed[1], 5);
+    assert_int_equal(changed[2], 10 + 21); // 48 us a step make 1000 in 21
+
+    pair_close(&p);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_of_a_pass), cmocka_unit_test(next_turn),
-        cmocka_unit_test(turn_of_a_broken_round), cmocka_unit_test(shards_follow_times)};
+        cmocka_unit_test(turn_of_a_broken_round), cmocka_unit_test(shards_follow_times),
+        cmocka_unit_test(changes_pay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

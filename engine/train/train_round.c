@@ -171,6 +171,7 @@ static hth_err round_ahead(hth_train_job *job, bool *ahead)
     hth_train_group *group = job->group;
     int64_t next = group->round.step + 1;
     double ms, loss = hth_group_loss(group->exchange, group->round.step, &ms);
+    hth_train_shards_took(job, group->round.step, ms * 1e3);
     bool evaluates = job->n_evaluators > 0 && group_at(job, next) == 0;
     bool begins = group->member == HTH_GROUP_LEAD && round_overlaps(job) && next < job->steps &&
                   !evaluates && isfinite(loss) && !job->r->canceled;

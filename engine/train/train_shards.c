@@ -125,6 +125,28 @@ static hth_err shards_lack(const hth_train_job *job, bool *waits)
                              (long long)group_batch(job));
 }
 
+void hth_train_shards_took(hth_train_job *job, int64_t step, double us)
+{
+    hth_train_group *group = job->group;
+    if (group->chosen && step == group->changed) {
+        hth_shards_paid(&group->pace, us - group->round_us);
+    }
+    group->chosen = group->chosen && step < group->changed;
+    group->round_us = us;
+}
+
+// Shards that are faster, if a change pays by now.
+static bool shards_better(hth_train_job *job, const hth_shard_member *m,
+                          int64_t n[HTH_GROUP_MEMBERS])
+{
+    hth_train_group *group = job->group;
+    bool better = hth_shards_balance(m, group->members, group_batch(job), n);
+    double now = hth_shards_step_us(m, group->members, group->shards),
+           then = hth_shards_step_us(m, group->members, n);
+    group->chosen = hth_shards_pays(&group->pace, better ? now - then : 0);
+    return group->chosen;
+}
+
 // Whole batches' shards for the step to come: other ones where these cannot be any more, or where
 // the members' times have settled and others are faster. *waits: there are none so far.
 static hth_err shards_decide(hth_train_job *job, int64_t step, bool *waits)
@@ -148,8 +170,7 @@ static hth_err shards_decide(hth_train_job *job, int64_t step, bool *waits)
             !hth_shards_balance(m, group->members, batch, n)) {
             return shards_lack(job, waits);
         }
-        if (fits && (group->replay != NULL || !settled ||
-                     !hth_shards_balance(m, group->members, batch, n))) {
+        if (fits && (group->replay != NULL || !settled || !shards_better(job, m, n))) {
             return HTH_OK;
         }
     }
