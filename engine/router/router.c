@@ -36,7 +36,10 @@ static hth_err router_names(const char *devices, char name[HTH_PLACE_DEVICES][64
         HTH_TRY(hth_device_name(item, name[*n], sizeof name[*n]));
         for (int i = 0; i < *n; i++) {
             if (strcmp(name[i], name[*n]) == 0) {
-                return hth_fail(HTH_EINVAL, "device %s is named twice", name[*n]);
+                return hth_fail(HTH_EINVAL,
+                                "device %s is named twice: each has a number of its own, such as "
+                                "cpu:0 and cpu:1",
+                                name[*n]);
             }
         }
     }
