@@ -487,6 +487,36 @@ hth_err hth_convsel_measure(hth_device *device, const hth_graph *graph, const ht
     return HTH_OK;
 }
 
+hth_err hth_convsel_scaled(hth_device *device, const hth_graph *graph, const hth_node *node,
+                           const hth_graph *kin_graph, const hth_node *kin,
+                           const hth_cache_model *kin_caches, const hth_timing_cache *cache,
+                           double scale, hth_choice *list, int cap, int *count)
+{
+    hth_choice known[HTH_MAX_CHOICES];
+    int n_known = 0, n = 0;
+    if (!hth_convsel_known(device, kin_graph, kin, kin_caches, cache)) {
+        return hth_fail(HTH_ENOENT, "node '%s' is not measured", kin->name);
+    }
+    HTH_TRY(hth_convsel_measure(device, kin_graph, kin, kin_caches, cache, known, HTH_MAX_CHOICES,
+                                &n_known));
+    HTH_TRY(hth_kernel_algorithms(device, graph, node, list, cap, count));
+    for (int i = 0; i < *count; i++) {
+        for (int k = 0; k < n_known; k++) {
+            if (strcmp(list[i].name, known[k].name) == 0) {
+                uint64_t workspace = list[i].workspace_bytes;
+                list[n] = known[k]; // n <= i
+                list[n].workspace_bytes = workspace;
+                list[n++].time_us *= scale;
+                break;
+            }
+        }
+    }
+    *count = n;
+    qsort(list, (size_t)n, sizeof *list, choice_order);
+    hth_convsel_front(list, n, hth_convsel_tolerance(graph, HTH_CONVSEL_TOLERANCE));
+    return n > 0 ? HTH_OK : hth_fail(HTH_ENOENT, "node '%s' has other algorithms", node->name);
+}
+
 bool hth_convsel_disturbed(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_cache_model *cache_state, const hth_timing_cache *cache)
 {

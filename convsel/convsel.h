@@ -50,6 +50,13 @@ typedef struct hth_timing_cache {
 hth_err hth_convsel_measure(hth_device *device, const hth_graph *graph, const hth_node *node,
                             const hth_cache_model *cache_state, const hth_timing_cache *cache,
                             hth_choice *list, int cap, int *count);
+// hth_convsel_scaled lists the alternatives of node without measuring any, by what `cache` has of
+// `kin`, the same node of kin_graph, a graph for another number of samples: its times by `scale`,
+// its errors, and node's own workspaces. HTH_ENOENT: kin was not measured, or has none of them.
+hth_err hth_convsel_scaled(hth_device *device, const hth_graph *graph, const hth_node *node,
+                           const hth_graph *kin_graph, const hth_node *kin,
+                           const hth_cache_model *kin_caches, const hth_timing_cache *cache,
+                           double scale, hth_choice *list, int cap, int *count);
 // hth_convsel_disturbed says whether node's measurement in `cache` was disturbed, or is not
 // plausible (three algorithms with one time, or less than the arithmetic can take), and may be
 // taken again: HTH_CONVSEL_TRIES are not used up. hth_convsel_again takes it again: what is not

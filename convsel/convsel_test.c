@@ -5,6 +5,7 @@
 #include "convsel/convsel.h"
 
 #include "base/clock.h"
+#include "base/test.h"
 #include "base/thread.h"
 #include "convsel/bench.h"
 #include "kernels/cpu/fixture.h"
@@ -255,6 +256,54 @@ static void cache_answers_the_second_time(void **state)
     fixture_close(&f);
 }
 
+// Of twice as many samples: twice the times, workspaces of its own, nothing timed, nothing kept.
+static void other_samples_are_scaled(void **state)
+{
+    (void)state;
+    layer l = {64, 64, 1, 28, 3, 1, 1, false};
+    memory_cache memory = {.puts = 0};
+    hth_timing_cache cache = {.get = cache_get, .put = cache_put, .ctx = &memory};
+    fixture f, g;
+    bool any;
+    hth_choice kin[HTH_MAX_CHOICES], list[HTH_MAX_CHOICES], own[HTH_MAX_CHOICES];
+    int n_kin, n_list, n_own;
+    uint64_t now = 0;
+    hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
+    const hth_fuse_oracle *o = hth_kernel_oracle(&f.device);
+    hth_layout layout = o->layout(o->ctx, f.graph, n, &any);
+    hth_node *twice = layer_open(&g, &l, layout);
+    f.graph->values[n->inputs[0]].layout = f.graph->values[n->outputs[0]].layout = layout;
+    g.graph->values[twice->inputs[0]].shape.dim[0] = 4;
+    g.graph->values[twice->outputs[0]].shape.dim[0] = 4;
+    assert_err(hth_convsel_scaled(&g.device, g.graph, twice, f.graph, n, NULL, &cache, 2, list,
+                                  HTH_MAX_CHOICES, &n_list),
+               HTH_ENOENT, "is not measured");
+    assert_ok(
+        hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, kin, HTH_MAX_CHOICES, &n_kin));
+    hth_clock_inject(tick, &now);
+    assert_ok(hth_convsel_scaled(&g.device, g.graph, twice, f.graph, n, NULL, &cache, 2, list,
+                                 HTH_MAX_CHOICES, &n_list));
+    assert_true(now == 0 && memory.puts == 1);
+    hth_clock_inject(NULL, NULL);
+    assert_ok(hth_kernel_algorithms(&g.device, g.graph, twice, own, HTH_MAX_CHOICES, &n_own));
+    assert_true(n_list >= 1 && n_list <= n_kin && list[0].front);
+    for (int i = 0; i < n_list; i++) {
+        int k = 0, w = 0;
+        while (k < n_kin && strcmp(kin[k].name, list[i].name) != 0) {
+            k++;
+        }
+        while (w < n_own && strcmp(own[w].name, list[i].name) != 0) {
+            w++;
+        }
+        assert_true(k < n_kin && w < n_own);
+        assert_float_equal(list[i].time_us, 2 * kin[k].time_us, 1e-2);
+        assert_true(list[i].workspace_bytes == own[w].workspace_bytes);
+        assert_true(i == 0 || list[i].time_us >= list[i - 1].time_us);
+    }
+    fixture_close(&f);
+    fixture_close(&g);
+}
+
 // What others did: time that threads waited for a processor, more at every look.
 typedef struct others {
     uint64_t delay_ns, more_ns;
@@ -456,6 +505,7 @@ int main(void)
         cmocka_unit_test(full_cache_costs_nothing_else),
         cmocka_unit_test(median_by_the_clock),
         cmocka_unit_test(cache_answers_the_second_time),
+        cmocka_unit_test(other_samples_are_scaled),
         cmocka_unit_test(disturbed_is_taken_again),
         cmocka_unit_test(keys_tell_descriptors_apart),
         cmocka_unit_test(long_descriptors_are_told_apart),

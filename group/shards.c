@@ -193,7 +193,7 @@ bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch
 bool hth_shards_pays(hth_shards_pace *pace, double loses_us)
 {
     pace->lost_us = loses_us > 0 ? pace->lost_us + loses_us : 0;
-    return loses_us > 0 && pace->lost_us >= pace->change_us;
+    return loses_us > 0 && pace->lost_us >= pace->change_us / 2;
 }
 
 void hth_shards_paid(hth_shards_pace *pace, double us)

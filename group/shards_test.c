@@ -145,25 +145,25 @@ static void test_rest(void **state)
     assert_int_equal(n[1], 0);
 }
 
-// What a change takes is the average of the last ones; it is worth as much again, in a row.
+// What a change takes is the average of the last ones; it is made for half as much, lost in a row.
 static void test_pace(void **state)
 {
     hth_shards_pace pace = {0};
     assert_false(hth_shards_pays(&pace, 0));
     assert_true(hth_shards_pays(&pace, 0.5)); // nobody knows what it takes
-    hth_shards_paid(&pace, 100);
+    hth_shards_paid(&pace, 200);
     for (int i = 0; i < 9; i++) {
         assert_false(hth_shards_pays(&pace, 10));
     }
     assert_true(hth_shards_pays(&pace, 10));
     assert_true(hth_shards_pays(&pace, 10)); // until one is made
-    hth_shards_paid(&pace, 50);              // 75
+    hth_shards_paid(&pace, 100);             // 150
     assert_false(hth_shards_pays(&pace, 74));
     assert_false(hth_shards_pays(&pace, 0)); // not in a row
     assert_false(hth_shards_pays(&pace, 74));
     assert_true(hth_shards_pays(&pace, 1));
     hth_shards_paid(&pace, -3); // a round in which it took less
-    assert_true(pace.change_us == 37.5);
+    assert_true(pace.change_us == 75);
 }
 
 int main(void)

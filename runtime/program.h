@@ -102,9 +102,11 @@ struct hth_program {
     const char *spill;        // directory of the files that offloads go to; NULL: memory
     hth_spill_speed spill_speed;
     const hth_profile *profile; // costs and link of another device, NULL: of this one
-    bool plan_only;             // there is no run, and nothing but the first kernels is prepared
-    hth_spill *spill_weights;   // streamed weights
-    void *arena;                // the caller's, for the plan's arena; NULL: the site's
+    const hth_program *kin;     // hth_step_spec's, while it is compiled
+    double kin_scale;
+    bool plan_only;           // there is no run, and nothing but the first kernels is prepared
+    hth_spill *spill_weights; // streamed weights
+    void *arena;              // the caller's, for the plan's arena; NULL: the site's
     // the same for teams of fewer threads, which run concurrently in instances (instances.h):
     // owned, their weights are this one's. no_instances: there cannot be any
     hth_program *instance[HTH_INSTANCES];

@@ -271,7 +271,7 @@ static void shards_follow_times(void **state)
 }
 
 // A change of shards whose plans take as long as many steps is made again only when the steps since
-// then have lost as much; the first one is free.
+// then have lost half as much; the first one is free.
 static void changes_pay(void **state)
 {
     static const double us[][2] = {{1, 3}, {3, 1}};
@@ -288,7 +288,7 @@ static void changes_pay(void **state)
     }
     assert_int_equal(changes, 3); // at the beginning, for 1 to 3, for 3 to 1
     assert_int_equal(changed[1], 5);
-    assert_int_equal(changed[2], 10 + 21); // 48 us a step make 1000 in 21
+    assert_int_equal(changed[2], 10 + 11); // 48 us a step make half of 1000 in 11
 
     pair_close(&p);
 }

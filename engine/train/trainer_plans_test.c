@@ -429,6 +429,53 @@ static void slots_are_written_in_order(void **state)
     check_written_in_order(&mlp);
 }
 
+// Prepares for the first n of the rig's samples; returns the pass.
+static const hth_program *pass_of(rig *r, int64_t n)
+{
+    hth_tensor input = r->input, target = r->target;
+    input.bytes = input.bytes / (size_t)input.shape.dim[0] * (size_t)n;
+    target.bytes = target.bytes / (size_t)target.shape.dim[0] * (size_t)n;
+    input.shape.dim[0] = target.shape.dim[0] = n;
+    assert_ok(hth_trainer_prepare(r->t, &input, &target));
+    return hth_trainer_current(r->t)->add.program;
+}
+
+static int nodes_measured(void)
+{
+    int n = 0;
+    for (int k = 0; k < n_known; k++) {
+        n += strncmp(known[k].key, "convsel", 7) == 0;
+    }
+    return n;
+}
+
+// A group's shard of other samples goes by what the first one's nodes take, unless it is of many
+// times as many, or as few: its algorithms may be others.
+static void other_shards_are_not_measured(void **state)
+{
+    enum { FIRST = 12, OTHER = 10, FEW = 2 };
+    rig r;
+    int scaled = 0;
+    rig_make(&r, &image_net, FIRST, HTH_POLICY_HEARTH);
+    r.spec.group = r.t->group = true;
+    rig_prepare(&r);
+    int measured = nodes_measured();
+    const hth_program *first = hth_trainer_current(r.t)->add.program, *p = pass_of(&r, OTHER);
+    assert_int_equal(nodes_measured(), measured);
+    assert_int_equal(p->graph->n_nodes, first->graph->n_nodes);
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        const hth_choice *a = p->problem.nodes[i].alternatives;
+        const hth_choice *b = first->problem.nodes[i].alternatives;
+        double us = b->time_us * OTHER / FIRST;
+        assert_true(a->time_us > 0 && a->time_us <= b->time_us * (1 + 1e-9));
+        scaled += fabs(a->time_us - us) <= 1e-9 * us;
+    }
+    assert_true(scaled > p->graph->n_nodes / 2); // the others' tensors are the same for all samples
+    (void)pass_of(&r, FEW);
+    assert_true(nodes_measured() > measured);
+    rig_close(&r);
+}
+
 static void check_zeros(const float *content, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -628,6 +675,7 @@ int main(void)
         cmocka_unit_test(residual_network),
         cmocka_unit_test(transformer),
         cmocka_unit_test(others),
+        cmocka_unit_test(other_shards_are_not_measured),
         cmocka_unit_test(slots_are_written_in_order),
         cmocka_unit_test(of_too_many_none),
         cmocka_unit_test(sums_of_another_length),

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#define STEP_KIN 4
+
 static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)
 {
     hth_program_free(trainer->ms->site, phase->program);
@@ -126,9 +128,28 @@ static hth_err step_check_target(const hth_trainer_phase *phase, const hth_tenso
                     hth_dtype_name(want->dtype), hth_shape_str(&want->shape, b, sizeof b));
 }
 
-static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, const bool *retained)
+// A phase of a group's first shard, whose nodes were measured: what one of other samples goes by,
+// up to STEP_KIN times as many or as few. Measuring those takes as long as many steps.
+static const hth_program *step_kin(const hth_trainer *trainer, hth_train_phase phase,
+                                   const hth_tensor *inputs, double *scale)
+{
+    if (!trainer->group || trainer->n_shapes == 0) {
+        return NULL;
+    }
+    const hth_trainer_shape *first = &trainer->shapes[0];
+    *scale = (double)inputs[0].shape.dim[0] / (double)first->inputs[0].shape.dim[0];
+    if (*scale > STEP_KIN || *scale * STEP_KIN < 1) {
+        return NULL;
+    }
+    return phase == HTH_TRAIN_UPDATE ? first->apply.program : first->add.program;
+}
+
+static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, const bool *retained,
+                            const hth_program *kin, double kin_scale)
 {
     hth_step_spec spec = {.train = &phase->graph,
+                          .kin = kin,
+                          .kin_scale = kin_scale,
                           .account = &trainer->account,
                           .budget = trainer->spec->budget,
                           .budget_bytes = &trainer->budget_bytes,
@@ -161,7 +182,9 @@ static hth_err step_make(hth_trainer *trainer, hth_trainer_phase *s, hth_train_p
         HTH_TRY(hth_trainer_slots_open(&trainer->slots, trainer->ms->site->device, &s->graph,
                                        trainer->spec->spill));
     }
-    HTH_TRY(step_compile(trainer, s, trainer->retained));
+    double kin_scale = 1;
+    const hth_program *kin = step_kin(trainer, phase, inputs, &kin_scale);
+    HTH_TRY(step_compile(trainer, s, trainer->retained, kin, kin_scale));
     if (trainer->problem_only) {
         return HTH_OK;
     }

@@ -630,6 +630,8 @@ static hth_err compile_once(hth_site *site, const hth_step_spec *spec, bool tune
     p->spill = spec->spill;
     p->profile = spec->profile;
     p->plan_only = spec->plan_only;
+    p->kin = spec->kin;
+    p->kin_scale = spec->kin_scale;
     hth_paced paced;
     hth_paced_begin(&paced, site, progress);
     hth_err err = compile_step(site, p, spec, progress);
@@ -642,6 +644,7 @@ static hth_err compile_once(hth_site *site, const hth_step_spec *spec, bool tune
     p->account = spec->account;
     p->site_next = site->programs;
     site->programs = p;
+    p->kin = NULL;
     *out = p;
     return HTH_OK;
 }
