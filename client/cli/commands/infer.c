@@ -38,14 +38,25 @@ static char *infer_file(const char *dir, const char *name)
     return path;
 }
 
+// infer_row is how many numbers a row (of the last axis) has; infer_rows how many rows there are.
+static size_t infer_row(const hearth_tensor *tensor)
+{
+    return tensor->rank > 0 ? (size_t)tensor->shape[tensor->rank - 1] : 1;
+}
+
+static size_t infer_rows(const hearth_tensor *tensor)
+{
+    size_t n = infer_row(tensor);
+    return n > 0 ? tensor->bytes / hth_dtype_names_of((int)tensor->dtype)->bytes / n : 0;
+}
+
 // infer_top lists the largest values of the first row (the last axis).
 static json_t *infer_top(const hearth_tensor *tensor)
 {
     json_t *list = json_array();
     size_t best[HTH_INFER_BEST];
-    size_t n = tensor->rank > 0 ? (size_t)tensor->shape[tensor->rank - 1] : 1;
-    size_t have = tensor->bytes / hth_dtype_names_of((int)tensor->dtype)->bytes;
-    int found = hth_infer_best(tensor, 0, n < have ? n : have, best);
+    size_t n = infer_rows(tensor) > 0 ? infer_row(tensor) : 0;
+    int found = hth_infer_best(tensor, 0, n, best);
     for (int k = 0; k < found; k++) {
         json_t *v = json_real(hth_dtype_value((int)tensor->dtype, tensor->data, best[k]));
         json_array_append_new(list, // NULL: infinity has no JSON
@@ -93,7 +104,7 @@ static void infer_print(const json_t *json, const hearth_tensor *tensor)
         hth_infer_ranking_print(json_object_get(json, "classes"));
         return;
     }
-    printf("  top ");
+    fputs(infer_rows(tensor) > 1 ? "  top of the first row " : "  top ", stdout);
     json_array_foreach(json_object_get(json, "top"), i, v)
     {
         printf("  %lld: %.6g", (long long)json_integer_value(json_object_get(v, "index")),
