@@ -494,7 +494,8 @@ hth_err hth_convsel_scaled(hth_device *device, const hth_graph *graph, const hth
 {
     hth_choice known[HTH_MAX_CHOICES];
     int n_known = 0, n = 0;
-    if (!hth_convsel_known(device, kin_graph, kin, kin_caches, cache)) {
+    bool fastest = false;
+    if (convsel_device(device) || !hth_convsel_known(device, kin_graph, kin, kin_caches, cache)) {
         return hth_fail(HTH_ENOENT, "node '%s' is not measured", kin->name);
     }
     HTH_TRY(hth_convsel_measure(device, kin_graph, kin, kin_caches, cache, known, HTH_MAX_CHOICES,
@@ -507,14 +508,14 @@ hth_err hth_convsel_scaled(hth_device *device, const hth_graph *graph, const hth
                 list[n] = known[k]; // n <= i
                 list[n].workspace_bytes = workspace;
                 list[n++].time_us *= scale;
+                fastest = fastest || k == 0;
                 break;
             }
         }
     }
     *count = n;
     qsort(list, (size_t)n, sizeof *list, choice_order);
-    hth_convsel_front(list, n, hth_convsel_tolerance(graph, HTH_CONVSEL_TOLERANCE));
-    return n > 0 ? HTH_OK : hth_fail(HTH_ENOENT, "node '%s' has other algorithms", node->name);
+    return fastest ? HTH_OK : hth_fail(HTH_ENOENT, "node '%s' has other algorithms", node->name);
 }
 
 bool hth_convsel_disturbed(hth_device *device, const hth_graph *graph, const hth_node *node,

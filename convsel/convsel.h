@@ -52,7 +52,9 @@ hth_err hth_convsel_measure(hth_device *device, const hth_graph *graph, const ht
                             hth_choice *list, int cap, int *count);
 // hth_convsel_scaled lists the alternatives of node without measuring any, by what `cache` has of
 // `kin`, the same node of kin_graph, a graph for another number of samples: its times by `scale`,
-// its errors, and node's own workspaces. HTH_ENOENT: kin was not measured, or has none of them.
+// its errors, and node's own workspaces. Fastest first; the front is not marked. HTH_ENOENT: kin
+// was not measured, node lacks its fastest algorithm, or the device is none of the host's, whose
+// kernels have their workspaces when they are prepared.
 hth_err hth_convsel_scaled(hth_device *device, const hth_graph *graph, const hth_node *node,
                            const hth_graph *kin_graph, const hth_node *kin,
                            const hth_cache_model *kin_caches, const hth_timing_cache *cache,

@@ -286,7 +286,7 @@ static void other_samples_are_scaled(void **state)
     assert_true(now == 0 && memory.puts == 1);
     hth_clock_inject(NULL, NULL);
     assert_ok(hth_kernel_algorithms(&g.device, g.graph, twice, own, HTH_MAX_CHOICES, &n_own));
-    assert_true(n_list >= 1 && n_list <= n_kin && list[0].front);
+    assert_true(n_list >= 1 && n_list <= n_kin && strcmp(list[0].name, kin[0].name) == 0);
     for (int i = 0; i < n_list; i++) {
         int k = 0, w = 0;
         while (k < n_kin && strcmp(kin[k].name, list[i].name) != 0) {

@@ -33,9 +33,9 @@ bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch
 
 // A change of shards takes as long as some members need to plan and compile theirs. It is made when
 // steps have lost half as much by their shards as a change takes: so changes never take more than
-// twice what they are about, and steps lose no more than half a change before one (ski rental).
+// twice what steps lost, and these lose no more than half a change before one (ski rental).
 typedef struct hth_shards_pace {
-    double change_us; // what the last changes took, on average; 0: not known
+    double change_us; // what the last changes took, on average; 0: nothing that is known
     double lost_us;   // by shards that others were better than, in a row
 } hth_shards_pace;
 // hth_shards_pays adds what a step loses with the shards that it has, 0 if none are better, and

@@ -163,7 +163,7 @@ static void test_pace(void **state)
     assert_false(hth_shards_pays(&pace, 74));
     assert_true(hth_shards_pays(&pace, 1));
     hth_shards_paid(&pace, -3); // a round in which it took less
-    assert_true(pace.change_us == 75);
+    assert_true(pace.change_us == 75 && pace.lost_us == 0);
 }
 
 int main(void)

@@ -46,6 +46,22 @@ static int group_members(const hth_train_job *job)
                : (int)json_integer_value(json_object_get(job->args, HTH_TRAIN_MEMBERS));
 }
 
+static hth_err group_plan(hth_train_job *job, int64_t samples)
+{
+    hth_train_data_shape(&job->data, samples);
+    return hth_trainer_prepare(job->trainer, job->data.input, &job->data.target);
+}
+
+// The job's first shard comes first, also where it goes on with another one: what others cost
+// follows from it (hth_trainer_prepare), so that they have the algorithms of a job that was never
+// stopped. It need not fit any more.
+static hth_err group_plans(hth_train_job *job, int64_t first, int64_t now)
+{
+    hth_err err = first != now && first > 0 ? group_plan(job, first) : HTH_OK;
+    HTH_TRY(err == HTH_ETOOBIG || err == HTH_ENODEVMEM ? HTH_OK : err);
+    return group_plan(job, now);
+}
+
 hth_err hth_train_group_prepare(hth_train_job *job)
 {
     int members = group_members(job), member = job->r->member - 1;
@@ -60,12 +76,13 @@ hth_err hth_train_group_prepare(hth_train_job *job)
     }
     HTH_TRY(hth_train_shards_check(job, members));
     HTH_TRY(group_sync(job));
-    hth_train_shards_first(job, members, n);
+    hth_train_shards_first(job, 0, members, n);
+    int64_t first = n[member];
+    hth_train_shards_first(job, job->step, members, n);
     if (job->group != NULL && job->group->whole > 0) { // it is at work, and planned again
-        n[member] = job->group->whole;
+        first = n[member] = job->group->whole; // a share as its budget is one of these samples'
     }
-    hth_train_data_shape(&job->data, n[member]);
-    HTH_TRY(hth_trainer_prepare(job->trainer, job->data.input, &job->data.target));
+    HTH_TRY(group_plans(job, first, n[member]));
     job->planned = n[member];
     if (job->group != NULL) {
         job->group->good = job->planned; // more may be too much now

@@ -27,10 +27,12 @@ struct hth_train_group {
     // the lead's
     int64_t shards[HTH_GROUP_MEMBERS], changed; // of a whole batch; the step since when
     hth_shards_pace pace;
-    bool chosen;     // the last change was for a gain, and what it takes is not known yet
-    double round_us; // that the last round took
-    bool recalled;                              // what there was before it came is known
-    const json_t *replay;                       // in their place; NULL: none
+    int64_t judged;       // the last step that it has counted
+    bool chosen;          // the last change was for a gain, and what it takes is not known yet
+    double gain_us;       // .. of a step, as foreseen
+    double round_us;      // that the last whole batch's round took
+    bool recalled;        // what there was before it came is known
+    const json_t *replay; // in their place; NULL: none
     hth_store *store;
     pthread_t thread; // the device's own
     // Held (hth_store_hold), or -1: while a round with sync_bn is at work; to have the next one.
@@ -66,8 +68,10 @@ hth_err hth_train_round_update(hth_train_job *job);
 hth_err hth_train_round_undo(hth_train_job *job);
 
 // train_shards.c
-// hth_train_shards_first stores the shards that members begin with: even ones, or those given.
-void hth_train_shards_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS]);
+// hth_train_shards_first stores the shards that members begin with in a step: even ones, or those
+// given.
+void hth_train_shards_first(const hth_train_job *job, int64_t step, int members,
+                            int64_t n[HTH_GROUP_MEMBERS]);
 // hth_train_shards_check looks at shards that were given. HTH_EINVAL.
 hth_err hth_train_shards_check(const hth_train_job *job, int members);
 // hth_train_shards_start decides everybody's shard of a step, and begins its round unless somebody

@@ -270,16 +270,41 @@ static void shards_follow_times(void **state)
     pair_close(&p);
 }
 
+// A group with sync_bn tries again and again to begin a step while another one has its turn.
+static void tried_in_vain(pair *p, hth_store *store, int64_t step)
+{
+    int fd;
+    bool started;
+    assert_ok(hth_store_hold(store, HTH_TRAIN_GROUP_TURN, true, &fd));
+    p->group.store = store;
+    p->job.spec.sync_bn = true;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(hth_train_shards_start(&p->job, step, &started));
+        assert_false(started);
+    }
+    hth_store_hold_end(store, HTH_TRAIN_GROUP_NEXT, p->group.next);
+    hth_store_hold_end(store, HTH_TRAIN_GROUP_TURN, fd);
+    p->group.next = -1;
+    p->job.spec.sync_bn = false;
+}
+
 // A change of shards whose plans take as long as many steps is made again only when the steps since
-// then have lost half as much; the first one is free.
+// then have lost half as much, each once; the first one is free.
 static void changes_pay(void **state)
 {
     static const double us[][2] = {{1, 3}, {3, 1}};
     pair p;
+    char dir[] = "/tmp/hearth-pays-XXXXXX";
+    hth_store *store;
+    assert_non_null(mkdtemp(dir));
+    assert_ok(hth_store_open(dir, true, false, &store));
     pair_open(&p);
     int64_t changed[4] = {0};
     size_t changes = 0;
     for (int64_t step = 0; step < PAIR_STEPS; step++) {
+        if (step > 10) {
+            tried_in_vain(&p, store, step);
+        }
         step_of_two(&p.job, p.other, step, us[step >= 10], 24, 1000);
         if (json_array_size(p.job.shards) > changes) {
             assert_in_range(changes, 0, 3);

@@ -10,7 +10,8 @@
 
 #define SHARDS_SETTLE 5 // steps from one change of shards to the next, at least
 
-void hth_train_shards_first(const hth_train_job *job, int members, int64_t n[HTH_GROUP_MEMBERS])
+void hth_train_shards_first(const hth_train_job *job, int64_t step, int members,
+                            int64_t n[HTH_GROUP_MEMBERS])
 {
     hth_shard_member m[HTH_GROUP_MEMBERS];
     int64_t batch = group_batch(job);
@@ -18,7 +19,7 @@ void hth_train_shards_first(const hth_train_job *job, int members, int64_t n[HTH
     for (int i = 0; i < members; i++) {
         m[i] = (hth_shard_member){.sample_us = 1, .least = 1, .most = batch};
     }
-    if (!hth_sequence_at(hth_sequence_given(job->args), members, job->step, n) ||
+    if (!hth_sequence_at(hth_sequence_given(job->args), members, step, n) ||
         !hth_shards_fit(m, members, batch, n)) {
         memset(n, 0, HTH_GROUP_MEMBERS * sizeof *n);
         (void)hth_shards_balance(m, members, batch, n);
@@ -125,26 +126,37 @@ static hth_err shards_lack(const hth_train_job *job, bool *waits)
                              (long long)group_batch(job));
 }
 
+static bool shards_whole(const hth_train_job *job, int64_t step)
+{
+    return job->data.n_samples - group_at(job, step) >= group_batch(job);
+}
+
 void hth_train_shards_took(hth_train_job *job, int64_t step, double us)
 {
     hth_train_group *group = job->group;
-    if (group->chosen && step == group->changed) {
-        hth_shards_paid(&group->pace, us - group->round_us);
+    if (!shards_whole(job, step)) {
+        return;
     }
-    group->chosen = group->chosen && step < group->changed;
+    if (group->chosen && step == group->changed) {
+        hth_shards_paid(&group->pace, us - group->round_us + group->gain_us);
+        group->chosen = false;
+    }
     group->round_us = us;
 }
 
-// Shards that are faster, if a change pays by now.
-static bool shards_better(hth_train_job *job, const hth_shard_member *m,
+// Shards that are faster, if a change pays by now. A step counts once, however often it is tried.
+static bool shards_better(hth_train_job *job, const hth_shard_member *m, int64_t step,
                           int64_t n[HTH_GROUP_MEMBERS])
 {
     hth_train_group *group = job->group;
+    if (!shards_whole(job, step) || step == group->judged) {
+        return false;
+    }
+    group->judged = step;
     bool better = hth_shards_balance(m, group->members, group_batch(job), n);
-    double now = hth_shards_step_us(m, group->members, group->shards),
-           then = hth_shards_step_us(m, group->members, n);
-    group->chosen = hth_shards_pays(&group->pace, better ? now - then : 0);
-    return group->chosen;
+    group->gain_us = hth_shards_step_us(m, group->members, group->shards) -
+                     hth_shards_step_us(m, group->members, n);
+    return hth_shards_pays(&group->pace, better ? group->gain_us : 0);
 }
 
 // Whole batches' shards for the step to come: other ones where these cannot be any more, or where
@@ -154,7 +166,7 @@ static hth_err shards_decide(hth_train_job *job, int64_t step, bool *waits)
     hth_train_group *group = job->group;
     hth_shard_member m[HTH_GROUP_MEMBERS];
     int64_t batch = group_batch(job), n[HTH_GROUP_MEMBERS] = {0};
-    bool known = shards_bounds(job, m);
+    bool known = shards_bounds(job, m), chosen = false;
     if (group->replay != NULL && shards_replayed(job, m, step, n)) {
         if (memcmp(n, group->shards, sizeof n) == 0) {
             return HTH_OK;
@@ -164,18 +176,21 @@ static hth_err shards_decide(hth_train_job *job, int64_t step, bool *waits)
         bool settled = known && step - group->changed >= SHARDS_SETTLE;
         memcpy(n, group->shards, sizeof n);
         if (!fits && json_array_size(job->shards) == 0) {
-            hth_train_shards_first(job, group->members, n);
+            hth_train_shards_first(job, job->step, group->members, n);
         }
         if (!fits && !hth_shards_fit(m, group->members, batch, n) &&
             !hth_shards_balance(m, group->members, batch, n)) {
             return shards_lack(job, waits);
         }
-        if (fits && (group->replay != NULL || !settled || !shards_better(job, m, n))) {
+        chosen = fits && group->replay == NULL && settled && shards_better(job, m, step, n);
+        if (fits && !chosen) {
             return HTH_OK;
         }
     }
     memcpy(group->shards, n, sizeof n);
     group->changed = step;
+    group->chosen = chosen;
+    group->pace.lost_us = 0;
     return shards_note(job, step);
 }
 

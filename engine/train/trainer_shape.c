@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define STEP_KIN 4
+#define STEP_KIN 4 // times as many samples: those of more may have other fastest algorithms
 
 static void step_free(hth_trainer *trainer, hth_trainer_phase *phase)
 {
@@ -128,20 +128,22 @@ static hth_err step_check_target(const hth_trainer_phase *phase, const hth_tenso
                     hth_dtype_name(want->dtype), hth_shape_str(&want->shape, b, sizeof b));
 }
 
-// A phase of a group's first shard, whose nodes were measured: what one of other samples goes by,
-// up to STEP_KIN times as many or as few. Measuring those takes as long as many steps.
+// The same phase of the first shape, whose nodes were measured: what a batch of other samples goes
+// by, the last one of an epoch, or a group's shard of up to STEP_KIN times as many samples or as
+// few. Measuring those takes as long as many steps.
 static const hth_program *step_kin(const hth_trainer *trainer, hth_train_phase phase,
                                    const hth_tensor *inputs, double *scale)
 {
-    if (!trainer->group || trainer->n_shapes == 0) {
+    if (trainer->n_shapes == 0) {
         return NULL;
     }
     const hth_trainer_shape *first = &trainer->shapes[0];
-    *scale = (double)inputs[0].shape.dim[0] / (double)first->inputs[0].shape.dim[0];
-    if (*scale > STEP_KIN || *scale * STEP_KIN < 1) {
+    int64_t parts = trainer->group ? 1 : first->parts;
+    *scale = (double)(inputs[0].shape.dim[0] * parts) / (double)first->inputs[0].shape.dim[0];
+    if (trainer->group && (*scale > STEP_KIN || *scale * STEP_KIN < 1)) {
         return NULL;
     }
-    return phase == HTH_TRAIN_UPDATE ? first->apply.program : first->add.program;
+    return phase == HTH_TRAIN_ACCUMULATE ? first->add.program : first->apply.program;
 }
 
 static hth_err step_compile(hth_trainer *trainer, hth_trainer_phase *phase, const bool *retained,

@@ -33,8 +33,8 @@ typedef struct hth_step_spec {
     const hth_run_far *far; // per slot: where it is when it is not on the device
     const char *spill;      // directory: what leaves goes to a file there; NULL: to memory
     bool problem_only;      // stop before planning: no plan, no run
-    // the same step of another number of samples, so many times fewer, which is compiled: what was
-    // not measured costs what its nodes do, in proportion; NULL: it is measured
+    // a compiled step of other samples, of which this one has kin_scale times as many: what was not
+    // measured costs what its nodes do, in proportion; NULL: it is measured
     const hth_program *kin;
     double kin_scale;
     uint64_t slice_bytes; // batch norms of more are computed in slices; 0: where nothing else fits

@@ -39,19 +39,25 @@ static void menu_disturbed(hth_site *site, hth_program *program, const hth_choic
     site->disturbed_ns = disturbed && site->disturbed_ns == 0 ? hth_now_ns() : site->disturbed_ns;
 }
 
-// What the same node of a step for another number of samples tells. HTH_ENOENT: nothing.
+// What the same node of a step for another number of samples tells, whether or not this one was
+// measured by now: a job's algorithms depend on its first step's alone. HTH_ENOENT: nothing.
 static hth_err menu_kin(hth_site *site, const hth_program *program, int i, hth_choice *list, int *n)
 {
     const hth_program *kin = program->kin;
-    const hth_node *node = &program->graph->nodes[i];
-    if (kin == NULL || kin->graph->n_nodes != program->graph->n_nodes ||
-        kin->graph->nodes[i].op != node->op || strcmp(kin->graph->nodes[i].name, node->name) != 0 ||
-        hth_convsel_known(site->device, program->graph, node, &program->heat, site->timings)) {
+    const hth_node *node = &program->graph->nodes[i], *of;
+    char mine[HTH_CONVSEL_KEY], its[HTH_CONVSEL_KEY];
+    if (kin == NULL || kin->graph->n_nodes != program->graph->n_nodes) {
         return HTH_ENOENT;
     }
-    return hth_convsel_scaled(site->device, program->graph, node, kin->graph, &kin->graph->nodes[i],
-                              &kin->heat, site->timings, program->kin_scale, list, HTH_MAX_CHOICES,
-                              n);
+    of = &kin->graph->nodes[i];
+    if (of->op != node->op || strcmp(of->name, node->name) != 0) {
+        return HTH_ENOENT;
+    }
+    hth_convsel_describe(program->graph, node, mine, sizeof mine);
+    hth_convsel_describe(kin->graph, of, its, sizeof its);
+    double scale = strcmp(mine, its) == 0 ? 1 : program->kin_scale; // what parameters take stays
+    return hth_convsel_scaled(site->device, program->graph, node, kin->graph, of, &kin->heat,
+                              site->timings, scale, list, HTH_MAX_CHOICES, n);
 }
 
 // compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
@@ -72,7 +78,7 @@ static hth_err compile_menu(hth_site *site, hth_program *program, int i, bool tu
     }
     if (known != HTH_OK && train) {
         known = menu_kin(site, program, i, list, &n);
-        HTH_TRY(known == HTH_ENOENT ? HTH_OK : known);
+        HTH_TRY(known == HTH_ENOENT || known == HTH_ENOMEM ? HTH_OK : known);
         hth_convsel_front(list, n, hth_convsel_tolerance(g, site->tolerance));
     }
     if (known == HTH_OK) {
