@@ -32,8 +32,8 @@ double hth_shards_step_us(const hth_shard_member *member, int count, const int64
 bool hth_shards_balance(const hth_shard_member *member, int count, int64_t batch, int64_t *n);
 
 // A change of shards takes as long as some members need to plan and compile theirs. It is made when
-// steps have lost half as much by their shards as a change takes: so changes never take more than
-// twice what steps lost, and these lose no more than half a change before one (ski rental).
+// steps have lost half as much by their shards as the last changes took: so changes take about
+// twice what steps lost, and these lose about half a change before one (ski rental).
 typedef struct hth_shards_pace {
     double change_us; // what the last changes took, on average; 0: nothing that is known
     double lost_us;   // by shards that others were better than, in a row

@@ -52,9 +52,9 @@ static hth_err group_plan(hth_train_job *job, int64_t samples)
     return hth_trainer_prepare(job->trainer, job->data.input, &job->data.target);
 }
 
-// The job's first shard comes first, also where it goes on with another one: what others cost
-// follows from it (hth_trainer_prepare), so that they have the algorithms of a job that was never
-// stopped. It need not fit any more.
+// The job's first shard is planned first, also where the job goes on with another one: what others
+// cost follows from it (step_kin), so that a job that was stopped has the algorithms of one that
+// never was. It need not fit any more.
 static hth_err group_plans(hth_train_job *job, int64_t first, int64_t now)
 {
     hth_err err = first != now && first > 0 ? group_plan(job, first) : HTH_OK;
@@ -80,7 +80,7 @@ hth_err hth_train_group_prepare(hth_train_job *job)
     int64_t first = n[member];
     hth_train_shards_first(job, job->step, members, n);
     if (job->group != NULL && job->group->whole > 0) { // it is at work, and planned again
-        first = n[member] = job->group->whole; // a share as its budget is one of these samples'
+        first = n[member] = job->group->whole; // 60 % as a budget is of what these samples take
     }
     HTH_TRY(group_plans(job, first, n[member]));
     job->planned = n[member];
