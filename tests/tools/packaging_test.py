@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """debian/ agrees with the tree: its version, its lists of files with what make install puts, its build dependencies with build-aux/deps.sh.
-`make deb` tries the packages themselves. Speaks TAP. usage: tests/tools/packaging_test.py BUILD_DIR, from the root."""
+`make deb` tries the packages themselves. And make's goals that install from PyPI. Speaks TAP. usage: tests/tools/packaging_test.py BUILD_DIR, from the root."""
 import fnmatch
 import os
 import re
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -95,5 +96,44 @@ class Packaging(unittest.TestCase):
             self.assertRegex(make('help'), rf'\n  make {goal} +\S')
 
 
+class Clients(unittest.TestCase):
+    def test_one_pip_at_a_time(self):
+        """`make deps-clients deps-spark` runs both at once, into one environment. The pip here says that it began, and waits for its turn to end."""
+        folder = tempfile.mkdtemp(prefix='hearth-packaging-')
+        self.addCleanup(shutil.rmtree, folder)
+        home = folder + '/clients'
+        os.mkdir(folder + '/bin')
+        os.mkfifo(folder + '/go')
+        for name, program in (('python', f'echo begin >>{folder}/log; read -r _ <{folder}/go; echo end >>{folder}/log'),
+                              ('python3', f'mkdir -p {home}/bin && cp {folder}/bin/python {home}/bin/python')):
+            with open(f'{folder}/bin/{name}', 'w', encoding='ascii') as f:
+                f.write(f'#!/bin/sh\n{program}\n')
+            os.chmod(f'{folder}/bin/{name}', 0o755)
+        env = {**os.environ, 'HEARTH_CLIENTS': home, 'PATH': f"{folder}/bin:{os.environ['PATH']}"}
+        both = [subprocess.Popen(['sh', 'build-aux/clients.sh', name], cwd=ROOT, env=env, stdout=subprocess.DEVNULL) for name in ('clients.txt', 'spark.txt')]
+
+        def log():
+            with open(folder + '/log', encoding='ascii') as f:
+                return f.read().split()
+
+        def locked(p):
+            try:
+                with open(f'/proc/{p.pid}/task/{p.pid}/children', encoding='ascii') as f:
+                    return any(os.readlink(f'/proc/{child}/exe').endswith('/flock') for child in f.read().split())
+            except FileNotFoundError:  # one that has just ended
+                return False
+        until = time.monotonic() + 60
+        while not (os.path.exists(folder + '/log') and (len(log()) > 1 or any(map(locked, both)))) and time.monotonic() < until:
+            time.sleep(0.001)
+        for ended in (1, 2):
+            with open(folder + '/go', 'w', encoding='ascii') as f:
+                f.write('go\n')
+            while log().count('end') < ended and time.monotonic() < until:
+                time.sleep(0.001)
+        self.assertEqual([p.wait(60) for p in both], [0, 0])
+        self.assertEqual(log(), ['begin', 'end'] * 2)
+        self.assertEqual(sorted(os.listdir(home)), ['.lock', 'bin', 'clients.txt', 'spark.txt'])
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run((Packaging,)))
+    sys.exit(tap.run((Packaging, Clients)))
