@@ -6,7 +6,8 @@ limit and where there is memory for few copies of the model, as Markdown tables.
 usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--warm S] [--copies K,..] [NETWORK..]     NETWORK: alexnet, alexnet-head, resnet50 (all)
 alexnet-head is AlexNet's classifier on features of 9,216 numbers: nearly all of its weights, and rows that Spark itself makes quickly.
 PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark of its own, local[4], and a server of its own; columns are made
-by Spark, not read. First the same job runs for --warm seconds: hearthd measures algorithms between its first requests, once for a store. The limit
+by Spark, not read. First the same job runs for --warm seconds: hearthd measures algorithms between its first requests, once for a store (others: at most
+OTHERS_WARM). The limit
 is a cgroup (version 1, memory) with Spark's Python workers and hearthd in it: what WORKERS workers without a model have at most (anonymous memory), and
 K times what a session takes. onnxruntime has as many workers there as end the job, and its threads are the processors divided by its workers: with fewer
 workers than fit, or with one thread, it would be slower. It needs root, and is left out without it.
@@ -30,6 +31,7 @@ ROWS = {'alexnet': (240, 2), 'alexnet-head': (1600, 2), 'resnet50': (96, 8)}  # 
 SHAPES = {'alexnet-head': [9216]}  # of a row; else [3, 224, 224]
 WORKERS = 4
 CGROUPS = '/sys/fs/cgroup/memory'
+OTHERS_WARM = 10  # seconds, for Java
 PATIENCE = 80  # seconds: what reads its own program from disk again and again has no end
 
 
@@ -106,7 +108,7 @@ def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
         began = time.perf_counter()
         total = spark.range(n, numPartitions=n_workers).select(predict(column).alias('y')).select(functions.sum(functions.element_at('y', 1))).collect()
         return n / (time.perf_counter() - began), total[0][0]
-    end = time.monotonic() + warm
+    end = time.monotonic() + (warm if engine == 'hearth' else min(warm, OTHERS_WARM))
     run(4 * batch)
     while time.monotonic() < end:
         run(rows)
@@ -117,7 +119,7 @@ def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
     if daemon is not None:
         daemon.terminate()
         daemon.wait(60)
-    return {'rows_s': sorted(f[0] for f in figures)[len(figures) // 2], 'sum': figures[0][1], 'workers': len(of),
+    return {'all': [f[0] for f in figures], 'rows_s': sorted(f[0] for f in figures)[len(figures) // 2], 'sum': figures[0][1], 'workers': len(of),
             'own': sum(m[0] for m in of) / max(1, len(of)), 'pss': sum(m[1] for m in of) / max(1, len(of)), 'server': server}
 
 

@@ -255,12 +255,66 @@ class Retry(unittest.TestCase):
         self.assertEqual(self.calls, 1)
 
 
+class Counted(Predictor):
+    """A model whose answer is its input; it keeps how many calls there were at a time, and `meets` of them wait for each other."""
+
+    def __init__(self, meets=1):  # pylint: disable=super-init-not-called
+        self.meet, self.lock, self.active, self.most, self.calls = threading.Barrier(meets), threading.Lock(), 0, 0, 0
+
+    def __call__(self, inputs, outputs=None):
+        with self.lock:
+            self.active, self.calls = self.active + 1, self.calls + 1
+            self.most = max(self.most, self.active)
+        try:
+            self.meet.wait(PATIENCE)
+            if inputs['x'].flat[0] < 0:
+                raise hearthd.InvalidArgument('a negative one')
+            return {'y': inputs['x']}
+        finally:
+            with self.lock:
+                self.active -= 1
+
+
+class Map(unittest.TestCase):
+    def test_requests_are_under_way_together(self):
+        p = Counted(predict.AHEAD)
+        made = list(p.map({'x': np.full(3, i)} for i in range(2 * predict.AHEAD)))
+        self.assertEqual([int(m['y'][0]) for m in made], list(range(2 * predict.AHEAD)))
+        self.assertEqual(p.most, predict.AHEAD)
+
+    def test_large_ones_are_not(self):
+        half = predict.AHEAD_BYTES // 2
+        for bytes_, most in ((half, 2), (half + 1, 1), (4 * half, 1)):
+            p, taken = Counted(most), []
+            answers = p.map((taken.append(i) or {'x': np.full(bytes_, i, np.int8)}) for i in range(6))
+            self.assertEqual(int(next(answers)['y'][0]), 0)
+            self.assertEqual(taken, list(range(most + 1)))  # the next one was made meanwhile
+            self.assertEqual([int(a['y'][0]) for a in answers], [1, 2, 3, 4, 5])
+            self.assertEqual(p.most, most)
+
+    def test_ahead(self):
+        for row_bytes, rows, n in ((4 * 9216, 2, 8), (600_000, 2, 3), (600_000, 8, 1), (1, 10**9, 1), (0, 5, 8)):
+            self.assertEqual(predict.requests_ahead(row_bytes, rows), n, (row_bytes, rows))
+
+    def test_a_failure(self):
+        """Answers before it come, and nothing that was not begun is asked."""
+        p, made = Counted(), []
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'a negative one'):
+            for answer in p.map({'x': np.int64([-1 if i == 2 else i])} for i in range(1000)):
+                made.append(int(answer['y'][0]))
+        self.assertEqual(made, [0, 1])
+        self.assertLessEqual(p.calls, 3 + predict.AHEAD)
+
+    def test_nothing(self):
+        self.assertEqual(list(Counted().map([])), [])
+
+
 def in_another(predictor, server, conn):
     """A process that was forked, or started: its answer, how many connections it has, and what it raised."""
     try:
         if server is not None:
             os.environ['HEARTH_SERVER'] = server
-        logits = predictor(IMAGES)['logits']
+        logits = np.concatenate([a['logits'] for a in predictor.map([IMAGES[:100], IMAGES[100:]])])
         conn.send((np.array(logits), sum(pid == os.getpid() for pid, _ in predict._clients), ''))
     except BaseException as e:  # pylint: disable=broad-except
         conn.send((None, 0, f'{type(e).__name__}: {e}'))
@@ -310,6 +364,14 @@ class Served(unittest.TestCase):
         with hearthd.Client(self.url) as c:
             c.alias('numbers', 'digits:1')
         self.assertEqual(Predictor('numbers', server=self.url).name, 'digits:1')
+
+    def test_map(self):
+        p = Predictor('digits', server=self.url)
+        made = list(p.map((IMAGES[i:i + 7] for i in range(0, 360, 7)), outputs=iter(['logits'])))
+        self.assertEqual([len(m['logits']) for m in made], [7] * 51 + [3])
+        self.right(np.concatenate([m['logits'] for m in made]))
+        with self.assertRaisesRegex(hearthd.InvalidArgument, 'samples of shape'):
+            list(p.map([IMAGES, np.zeros((3, 7), np.float32)]))
 
     def test_refusals(self):
         p = Predictor('digits', server=self.url)
@@ -394,8 +456,8 @@ class Served(unittest.TestCase):
 
     def test_forks(self):
         p = Predictor('digits', server=self.url)
-        self.right(p(IMAGES)['logits'])
-        with predict._lock:  # as if another thread opened a connection when the process forks
+        self.right(next(p.map([IMAGES]))['logits'])
+        with predict._lock, predict._importing:  # as if another thread opened a connection when the process forks
             logits, connections, why = ask_in_another(p)
         self.assertEqual((connections, why), (1, ''))
         self.right(logits)
@@ -475,6 +537,6 @@ class Served(unittest.TestCase):
 
 if __name__ == '__main__':
     os.chdir(ROOT)
-    code = tap.run((Cast, Retry, Served))
+    code = tap.run((Cast, Retry, Map, Served))
     shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(code)

@@ -19,8 +19,10 @@ import random
 import tempfile
 import threading
 import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 
 import numpy as np
 
@@ -32,6 +34,7 @@ T = TypeVar('T')
 _TYPES = {'FP32': np.float32, 'FP64': np.float64, 'FP16': np.float16, 'BOOL': np.bool_, 'INT8': np.int8, 'INT16': np.int16,
           'INT32': np.int32, 'INT64': np.int64, 'UINT8': np.uint8, 'UINT16': np.uint16, 'UINT32': np.uint32, 'UINT64': np.uint64}
 _WIDTH = {'b': 0, 'i': 1, 'u': 1, 'f': 2}  # a kind converts to its own and to wider ones
+AHEAD, AHEAD_BYTES = 8, 4 << 20  # requests of a `map` under way, and their inputs, but for one request's
 
 
 # ---- what a model takes and gives
@@ -193,14 +196,24 @@ def retry(call: Callable[[], T], patience: Patience = Patience(), *, again: Call
 
 # ---- one connection per process
 
-_lock = threading.Lock()
+_lock, _importing = threading.Lock(), threading.Lock()
 _clients: dict[tuple[int, str | None], Client] = {}  # by process and server: a fork has its parent's, and opens its own
 _present: set[tuple[int, str | None, str]] = set()  # models that a server was seen to have
+_askers: ThreadPoolExecutor | None = None  # the threads of `map`
 
 
 def _forked() -> None:
-    global _lock  # pylint: disable=global-statement
-    _lock = threading.Lock()  # a thread of the parent may hold the other
+    global _lock, _importing, _askers  # pylint: disable=global-statement
+    _lock, _importing = threading.Lock(), threading.Lock()  # a thread of the parent may hold the others
+    _askers = None  # no thread is there
+
+
+def _asker() -> ThreadPoolExecutor:
+    global _askers  # pylint: disable=global-statement
+    with _lock:
+        if _askers is None:
+            _askers = ThreadPoolExecutor(AHEAD, 'hearth-map')
+        return _askers
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -298,12 +311,13 @@ class Predictor:
         except NotFound as e:  # of a server that is being started
             raise SystemFailure(e.sentence) from e
         key = (os.getpid(), self.server, self.name)
-        if key not in _present:
-            try:
-                c.model(self.name)
-            except NotFound:
-                self._import()
-            _present.add(key)
+        with _importing:  # by one thread
+            if key not in _present:
+                try:
+                    c.model(self.name)
+                except NotFound:
+                    self._import()
+                _present.add(key)
         return c
 
     def _ask(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -341,6 +355,32 @@ class Predictor:
             if value.ndim == 0 or len(value) != n:
                 raise InvalidArgument(f"output '{name}' of '{self.name}' has shape {list(value.shape)} for {n} rows: not one for each")
         return made
+
+    def map(self, batches: Iterable[Mapping[str, Any] | Any], outputs: Iterable[str] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """The answers of many calls, in their order. Up to AHEAD requests are under way at a time, as far as the inputs of all but one
+        have at most AHEAD_BYTES: a server joins them, with other processes', where that is faster, and computes while batches are made."""
+        asked = None if outputs is None else list(outputs)
+        under_way: deque[tuple[Future[dict[str, np.ndarray]], int]] = deque()
+        held = 0
+        try:
+            for inputs in batches:
+                size = sum(np.asarray(a).nbytes for a in (inputs.values() if isinstance(inputs, Mapping) else [inputs]))
+                while under_way and (len(under_way) == AHEAD or held + size > AHEAD_BYTES):
+                    answer, bytes_ = under_way.popleft()
+                    held -= bytes_
+                    yield answer.result()
+                under_way.append((_asker().submit(self, inputs, asked), size))
+                held += size
+            while under_way:
+                yield under_way.popleft()[0].result()
+        finally:
+            for answer, _ in under_way:
+                answer.cancel()
+
+
+def requests_ahead(row_bytes: int, rows: int) -> int:
+    """How many requests of so many rows `map` has under way."""
+    return max(1, min(AHEAD, AHEAD_BYTES // max(1, row_bytes * rows)))
 
 
 def output_slots(signature: Signature, names: Any = None) -> tuple[Slot, ...]:

@@ -33,7 +33,7 @@ from ._errors import Error, Exists, InvalidArgument, NotFound
 from ._jobs import Job
 from ._memory import CODES, SAFETENSORS
 from .predict import (Patience, Predictor, Signature, Slot, cast, check_batch, check_rows, checked_server, client, converted, converts,
-                      output_slots, sample_shape)
+                      output_slots, requests_ahead, sample_shape)
 
 LOSSES = {'softmax-xent': np.dtype(np.int64), 'bce': np.dtype(np.float32), 'mse': np.dtype(np.float32)}  # and what their y is
 BLOCK = 16 << 20  # bytes that a row of a dataset on its way to the driver has at most, if a sample has no more
@@ -216,16 +216,20 @@ def _predictor(model: str | os.PathLike[str], server: str | None, patience: Pati
 # ---- a column of predictions
 
 class _Predict:
-    """What predict_batch_udf calls with an array per column; its signature says how many."""
+    """What predict_batch_udf calls with an array per column, of several requests' rows; its signature says how many columns."""
 
-    def __init__(self, predictor: Predictor, fields: Sequence[_Field], whole: bool):
-        self._predictor, self._fields, self._whole = predictor, fields, whole
+    def __init__(self, predictor: Predictor, fields: Sequence[_Field], whole: bool, rows: int):
+        self._predictor, self._fields, self._whole, self._rows = predictor, fields, whole, rows
         self.__signature__ = inspect.Signature([inspect.Parameter(f'x{i}', inspect.Parameter.POSITIONAL_ONLY)
                                                 for i in range(len(predictor.signature.inputs))])
 
     def __call__(self, *arrays: np.ndarray) -> Any:
-        outputs = self._predictor({s.name: a for s, a in zip(self._predictor.signature.inputs, arrays)}, [f.output for f in self._fields])
-        made = {f.name: _column(outputs[f.output], f) for f in self._fields}
+        slots, n = self._predictor.signature.inputs, max((len(a) for a in arrays), default=0)
+        parts = [{s.name: a[i:i + self._rows] for s, a in zip(slots, arrays)} for i in range(0, max(1, n), self._rows)]
+        asked = [f.output for f in self._fields]
+        answers = list(self._predictor.map(parts, asked)) if len(parts) > 1 else [self._predictor(parts[0], asked)]
+        columns = {f.name: [_column(a[f.output], f) for a in answers] for f in self._fields}
+        made = {name: c[0] if len(c) == 1 else np.concatenate(c) for name, c in columns.items()}
         return made if self._whole else made['']
 
 
@@ -261,8 +265,9 @@ def predict_udf(model: str | os.PathLike[str], *, return_type: Any = None, batch
     check_batch(signature, batch_size)
     shapes = tensor_shapes(signature, input_tensor_shapes)
     made, fields = returned(signature, return_type, output)
-    udf = predict_batch_udf(functools.partial(_Predict, predictor, fields, made.typeName() == 'struct'), return_type=made,
-                            batch_size=batch_size, input_tensor_shapes=shapes)
+    row_bytes = sum(s.dtype.itemsize * math.prod(max(1, d) for d in shape or ()) for s, shape in zip(signature.inputs, shapes))
+    udf = predict_batch_udf(functools.partial(_Predict, predictor, fields, made.typeName() == 'struct', batch_size), return_type=made,
+                            batch_size=batch_size * requests_ahead(row_bytes, batch_size), input_tensor_shapes=shapes)
 
     @functools.wraps(udf)
     def predict(*columns: Any) -> Any:
@@ -303,10 +308,9 @@ class _MapArrow:
         from . import _arrow
         for batch in batches:
             kept = [batch.schema.field(i).with_name(name) for i, name in enumerate(self._keep)]  # Spark looks at what may be null, too
-            for begin in range(0, batch.num_rows, self._rows):
-                part = batch.slice(begin, self._rows)
-                outputs = self._predictor({slot: _arrow.to_numpy(part.column(i), name) for slot, (i, name) in self._inputs.items()},
-                                          [f.output for f in self._fields])
+            parts = [batch.slice(begin, self._rows) for begin in range(0, batch.num_rows, self._rows)]
+            arrays = ({slot: _arrow.to_numpy(part.column(i), name) for slot, (i, name) in self._inputs.items()} for part in parts)
+            for part, outputs in zip(parts, self._predictor.map(arrays, [f.output for f in self._fields])):
                 made = [_arrow.to_arrow(_column(outputs[f.output], f)) for f in self._fields]
                 schema = pa.schema([*kept, *(pa.field(f.name, column.type) for f, column in zip(self._fields, made))])
                 yield pa.RecordBatch.from_arrays([*(part.column(i) for i in range(len(kept))), *made], schema=schema)
