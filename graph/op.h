@@ -42,14 +42,17 @@
     X(CONSTANT, "Constant", 0, 0, 1, 1, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25) \
     X(CONSTANT_OF_SHAPE, "ConstantOfShape", 1, 1, 1, 1, 9, 20, 21, 23, 24, 25) \
     X(CONV, "Conv", 2, 3, 1, 1, 1, 11, 22) \
+    X(CONV_INTEGER, "ConvInteger", 2, 4, 1, 1, 10) \
     X(CONV_TRANSPOSE, "ConvTranspose", 2, 3, 1, 1, 1, 11, 22) \
     X(COS, "Cos", 1, 1, 1, 1, 7, 22) \
     X(COSH, "Cosh", 1, 1, 1, 1, 9, 22) \
     X(CUM_SUM, "CumSum", 2, 2, 1, 1, 11, 14) \
     X(DEPTH_TO_SPACE, "DepthToSpace", 1, 1, 1, 1, 1, 11, 13, 28) \
+    X(DEQUANTIZE_LINEAR, "DequantizeLinear", 2, 3, 1, 1, 10, 13, 19, 21, 23, 24, 25, 28) \
     X(DET, "Det", 1, 1, 1, 1, 11, 22) \
     X(DIV, "Div", 2, 2, 1, 1, 1, 6, 7, 13, 14) \
     X(DROPOUT, "Dropout", 1, 3, 1, 2, 1, 6, 7, 10, 12, 13, 22) \
+    X(DYNAMIC_QUANTIZE_LINEAR, "DynamicQuantizeLinear", 1, 1, 3, 3, 11) \
     X(EINSUM, "Einsum", 1, 32768, 1, 1, 12, 28) \
     X(ELU, "Elu", 1, 1, 1, 1, 1, 6, 22) \
     X(EQUAL, "Equal", 2, 2, 1, 1, 1, 7, 11, 13, 19) \
@@ -90,6 +93,7 @@
     X(LP_NORMALIZATION, "LpNormalization", 1, 1, 1, 1, 1, 22) \
     X(LP_POOL, "LpPool", 1, 1, 1, 1, 1, 2, 11, 18, 22) \
     X(MAT_MUL, "MatMul", 2, 2, 1, 1, 1, 9, 13) \
+    X(MAT_MUL_INTEGER, "MatMulInteger", 2, 4, 1, 1, 10) \
     X(MAX, "Max", 1, 32768, 1, 1, 1, 6, 8, 12, 13) \
     X(MAX_POOL, "MaxPool", 1, 1, 1, 2, 1, 8, 10, 11, 12, 22) \
     X(MEAN, "Mean", 1, 32768, 1, 1, 1, 6, 8, 13) \
@@ -107,6 +111,9 @@
     X(PRELU, "PRelu", 2, 2, 1, 1, 1, 6, 7, 9, 16) \
     X(PAD, "Pad", 2, 4, 1, 1, 1, 2, 11, 13, 18, 19, 21, 23, 24, 25) \
     X(POW, "Pow", 2, 2, 1, 1, 1, 7, 12, 13, 15) \
+    X(QLINEAR_CONV, "QLinearConv", 8, 9, 1, 1, 10) \
+    X(QLINEAR_MAT_MUL, "QLinearMatMul", 8, 8, 1, 1, 10, 21) \
+    X(QUANTIZE_LINEAR, "QuantizeLinear", 2, 3, 1, 1, 10, 13, 19, 21, 23, 24, 25, 28) \
     X(RMSNORMALIZATION, "RMSNormalization", 2, 2, 1, 1, 23) \
     X(RNN, "RNN", 3, 6, 0, 2, 1, 7, 14, 22) \
     X(RANGE, "Range", 3, 3, 1, 1, 11, 27) \

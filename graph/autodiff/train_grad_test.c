@@ -643,6 +643,13 @@ static void test_every_operator(void **state)
         HTH_OP_NON_MAX_SUPPRESSION,
         HTH_OP_RANGE, // of scalars, which are not trained
         HTH_OP_CONSTANT_OF_SHAPE,
+        HTH_OP_QUANTIZE_LINEAR, // the importer says these with others
+        HTH_OP_DEQUANTIZE_LINEAR,
+        HTH_OP_QLINEAR_CONV,
+        HTH_OP_QLINEAR_MAT_MUL,
+        HTH_OP_CONV_INTEGER,
+        HTH_OP_MAT_MUL_INTEGER,
+        HTH_OP_DYNAMIC_QUANTIZE_LINEAR,
     };
     int with = 0;
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {

@@ -27,11 +27,18 @@ hth_err onnx_canon_emit(const canon *c, hth_op op, const int *inputs, int n_inpu
 // onnx_canon_constant returns the content of input `at`, NULL when it is absent or computed.
 hth_const *onnx_canon_constant(const canon *c, int at);
 
-// Rules of onnx_canon_resize.c, onnx_canon_group.c and onnx_canon_rnn.c.
+// Rules of onnx_canon_resize.c, onnx_canon_group.c, onnx_canon_rnn.c and onnx_canon_quant.c.
 hth_err onnx_canon_resize_old(const canon *c);
 hth_err onnx_canon_resize_tf(const canon *c);
 hth_err onnx_canon_resize_empty(const canon *c);
 hth_err onnx_canon_group_norm(const canon *c);
 hth_err onnx_canon_rnn(const canon *c);
+hth_err onnx_canon_quantize(const canon *c);
+hth_err onnx_canon_dequantize(const canon *c);
+hth_err onnx_canon_dynamic_quantize(const canon *c);
+hth_err onnx_canon_qlinear_conv(const canon *c);
+hth_err onnx_canon_qlinear_matmul(const canon *c);
+hth_err onnx_canon_conv_integer(const canon *c);
+hth_err onnx_canon_matmul_integer(const canon *c);
 
 #endif

@@ -213,17 +213,15 @@ const char *hth_onnx_hint(hth_span file)
 
 const char *hth_onnx_hint_operator(const char *domain, const char *op)
 {
-    static const char *const quantized[] = {"QuantizeLinear", "DequantizeLinear",
-                                            "Integer",        "QLinear",
-                                            "QAttention",     "QGemm",
-                                            "MatMulNBits",    "DynamicQuantize",
-                                            "MatMulFpQ4",     "GatherBlockQuantized"};
+    static const char *const quantized[] = {
+        "Integer",     "QLinear",         "QAttention", "QGemm",
+        "MatMulNBits", "DynamicQuantize", "MatMulFpQ4", "GatherBlockQuantized"};
     bool microsoft =
         strncmp(domain, "com.microsoft", 13) == 0 || strncmp(domain, "com.ms.", 7) == 0;
-    bool standard = domain[0] == 0 || strcmp(domain, "ai.onnx") == 0;
-    for (size_t i = 0; i < sizeof quantized / sizeof *quantized && (microsoft || standard); i++) {
+    for (size_t i = 0; i < sizeof quantized / sizeof *quantized && microsoft; i++) {
         if (strstr(op, quantized[i]) != NULL) {
-            return "the model is quantized; import the one in floating point";
+            return "onnxruntime's own quantized form; quantize with QuantFormat.QDQ, or import the "
+                   "model in floating point";
         }
     }
     if (microsoft) {

@@ -198,6 +198,17 @@ static int load_since(hth_op op, int opset)
     return since;
 }
 
+// Operators of onnxruntime's own domain that are those of ONNX.
+static hth_op load_microsoft(const onnx_node *node)
+{
+    static const hth_op same[] = {HTH_OP_GELU, HTH_OP_QUANTIZE_LINEAR, HTH_OP_DEQUANTIZE_LINEAR};
+    hth_op op = HTH_OP_NONE;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        op = strcmp(node->op_type, hth_op_name(same[i])) == 0 ? same[i] : op;
+    }
+    return strcmp(node->domain, "com.microsoft") == 0 ? op : HTH_OP_NONE;
+}
+
 static hth_err load_node(onnx_load *ld, onnx_scope *scope, const onnx_node *node)
 {
     if (node->op_type == NULL || node->op_type[0] == '\0') {
@@ -208,11 +219,10 @@ static hth_err load_node(onnx_load *ld, onnx_scope *scope, const onnx_node *node
         return onnx_inline_function(ld, scope, node, f);
     }
     if (!onnx_domain_default(node->domain)) {
-        bool gelu =
-            strcmp(node->domain, "com.microsoft") == 0 && strcmp(node->op_type, "Gelu") == 0;
-        return gelu ? onnx_add_operator(ld, scope, node, HTH_OP_GELU,
-                                        load_since(HTH_OP_GELU, HTH_OPSET_MAX))
-                    : load_refuse(scope, node);
+        hth_op same = load_microsoft(node);
+        return same != HTH_OP_NONE
+                   ? onnx_add_operator(ld, scope, node, same, load_since(same, HTH_OPSET_MAX))
+                   : load_refuse(scope, node);
     }
     if (strcmp(node->op_type, "Constant") == 0) {
         return HTH_OK; // became content when its output was declared

@@ -154,11 +154,11 @@ static const struct {
     const char *article, *names;
 } attribute_types[] = {
     {A_INT, "an INT",
-     " align_corners allowzero antialias axis batch_axis batch_dims blocksize ceil_mode "
+     " align_corners allowzero antialias axis batch_axis batch_dims block_size blocksize ceil_mode "
      "center_point_box count_include_pad detect_negative detect_positive dtype end exclude_outside "
      "exclusive fmod group hidden_size input_forget interleaved is_causal is_test k keepdims "
      "kv_num_heads largest layout left_window_size linear_before_reset noop_with_empty_axes "
-     "num_groups num_heads num_outputs q_num_heads qk_matmul_output_mode reverse "
+     "num_groups num_heads num_outputs output_dtype q_num_heads qk_matmul_output_mode reverse "
      "right_window_size rotary_embedding_dim saturate seed select_last_index size "
      "softmax_precision sorted spatial start stash_type storage_order time_axis training_mode "
      "transA transB upper value_int "},

@@ -16,9 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FOLD_BYTES        ((uint64_t)64 << 20) // of one result that is larger than its sources
-#define FOLD_PER_CONSTANT 4                    // bytes of results for a byte of constants ..
-#define FOLD_WORK_PER     16                   // .. and operations
+#define FOLD_BYTES ((uint64_t)64 << 20) // of one result with more elements than a source
+// Bytes of results for a byte of constants: INT8 becomes FP32, and is scaled.
+#define FOLD_PER_CONSTANT 8
+#define FOLD_WORK_PER     16 // .. and operations
 // Tiny: computed whatever is left. A million of them take seconds and half a gigabyte.
 #define FOLD_TINY_IN   1024 // elements of an input
 #define FOLD_TINY_OUT  64   // and of an output
@@ -248,7 +249,7 @@ typedef struct fold_size {
     uint64_t in, out; // bytes: of distinct inputs, of outputs of known shapes
     bool dynamic;     // an output's size is data
     bool tiny;
-    int64_t most; // elements of an output
+    int64_t source, most; // the most elements of an input, of an output
 } fold_size;
 
 // fold_measure is false when not all inputs are constants, or the outputs are impossibly large.
@@ -268,7 +269,9 @@ static bool fold_measure(const hth_graph *graph, int node, hth_fold *fold, fold_
             fold->seen[n->inputs[i]] = node + 1;
         }
         size->in = fold_add(size->in, v != NULL && !again ? v->constant->bytes : 0, 1);
-        size->tiny = size->tiny && (v == NULL || hth_shape_elements(&v->shape) <= FOLD_TINY_IN);
+        int64_t elements = v != NULL ? hth_shape_elements(&v->shape) : 0;
+        size->tiny = size->tiny && elements <= FOLD_TINY_IN;
+        size->source = elements > size->source ? elements : size->source;
     }
     for (int i = 0; i < n->n_outputs; i++) {
         const hth_value *v = n->outputs[i] < 0 ? NULL : &graph->values[n->outputs[i]];
@@ -297,7 +300,8 @@ static bool foldable(const hth_graph *graph, int node, hth_fold *fold, int64_t m
         return false;
     }
     return size->dynamic || size->tiny ||
-           (size->most <= max_elements && (size->out <= FOLD_BYTES || size->out <= size->in) &&
+           (size->most <= max_elements &&
+            (size->out <= FOLD_BYTES || size->out <= size->in || size->most <= size->source) &&
             size->out <= fold->bytes && size->out <= hth_fold_room());
 }
 
