@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from pyhearth import ENOTSUP, HEARTH_DTYPE, Error, Hearth
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from pyhearth import ENOTSUP, HEARTH_DTYPE, Error, Hearth  # noqa: E402
 
 
 def collect():
