@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hearthd.spark.predict_udf against predict_batch_udf with an onnxruntime session in each worker: rows per second and memory per worker, without a
-limit and where there is memory for few copies of the model, as Markdown tables.
+"""hearthd.spark.predict_udf against predict_batch_udf with an onnxruntime session in each worker, and with one of Triton's clients in each: rows per
+second and memory per worker, without a limit and where there is memory for few copies of the model, as Markdown tables.
 
-usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--warm S] [--copies K,..] [NETWORK..]     NETWORK: alexnet, alexnet-head, resnet50 (all)
+usage: spark_bench.py --build BUILD [--models DIR] [--runs N] [--warm S] [--copies K,..] [--triton COMMAND] [NETWORK..]
+NETWORK: alexnet, alexnet-head, resnet50 (all)
 alexnet-head is AlexNet's classifier on features of 9,216 numbers: nearly all of its weights, and rows that Spark itself makes quickly.
 PYTHON needs pyspark, onnxruntime, torch and torchvision. Each figure is of a Spark of its own, local[4], and a server of its own; columns are made
 by Spark, not read. First the same job runs for --warm seconds: hearthd measures algorithms between its first requests, once for a store (others: at most
-OTHERS_WARM). The limit
-is a cgroup (version 1, memory) with Spark's Python workers and hearthd in it: what WORKERS workers without a model have at most (anonymous memory), and
-K times what a session takes. onnxruntime has as many workers there as end the job, and its threads are the processors divided by its workers: with fewer
-workers than fit, or with one thread, it would be slower. It needs root, and is left out without it.
+OTHERS_WARM). The limit is a cgroup (version 1, memory) with Spark's Python workers and the server in it: what WORKERS workers without a model have at
+most (anonymous memory), and K times what a session takes, of which hearthd's device has all but OWN. Each has as many workers there as end the job, and
+onnxruntime's threads are the processors divided by its workers: with fewer workers than fit, or with one thread, it would be slower. It needs root, and is
+left out without it. `COMMAND PORT REPOSITORY` runs a Triton server with its Python backend, whose Python has onnxruntime, with all processors for it; it
+joins requests (dynamic_batching) and is in the group. PYTHON needs tritonclient[http] then.
 """
 import argparse
 import contextlib
@@ -32,6 +34,7 @@ SHAPES = {'alexnet-head': [9216]}  # of a row; else [3, 224, 224]
 WORKERS = 4
 CGROUPS = '/sys/fs/cgroup/memory'
 OTHERS_WARM = 10  # seconds, for Java
+OWN = 64 << 20  # bytes that hearthd and its workers have beside the device's, in a limit
 PATIENCE = 80  # seconds: what reads its own program from disk again and again has no end
 
 
@@ -73,20 +76,96 @@ def onnxruntime_predict(path, threads):
     return lambda x: session.run(None, {name: x})[0]
 
 
+TRITON = {'config.pbtxt': """name: "net"
+backend: "python"
+max_batch_size: 32
+dynamic_batching { }
+input [{ name: "x" data_type: TYPE_FP32 dims: [%(dims)s] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
+instance_group [{ kind: KIND_CPU count: 1 }]
+""", '1/model.py': """import os
+import numpy
+import onnxruntime
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = os.cpu_count(), 1
+        self.session = onnxruntime.InferenceSession(%(path)r, options, providers=['CPUExecutionProvider'])
+        self.name = self.session.get_inputs()[0].name
+
+    def execute(self, requests):  # of one batch
+        parts = [pb.get_input_tensor_by_name(r, 'x').as_numpy() for r in requests]
+        y, at, made = self.session.run(None, {self.name: numpy.concatenate(parts)})[0], 0, []
+        for x in parts:
+            made.append(pb.InferenceResponse(output_tensors=[pb.Tensor('y', y[at:at + len(x)])]))
+            at += len(x)
+        return made
+"""}
+
+
+@contextlib.contextmanager
+def triton_server(command, path, shape, folder):
+    """Triton with the model; its URL, and the processes that it is."""
+    import socket
+    import urllib.request
+    for name, text in TRITON.items():
+        file = f'{folder}/triton/net/{name}'
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, 'w', encoding='ascii') as f:
+            f.write(text % {'path': path, 'dims': ', '.join(map(str, shape))})
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen([folder + '/limited', *command.split(), str(port), folder + '/triton'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + PATIENCE
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f'http://127.0.0.1:{port}/v2/models/net/ready', timeout=5) as answer:
+                if answer.status == 200:
+                    break
+            assert server.poll() is None and time.monotonic() < until, 'Triton does not start'
+            time.sleep(0.2)
+        yield f'127.0.0.1:{port}', server.pid
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def triton_predict(url):
+    import tritonclient.http as triton
+    client = triton.InferenceServerClient(url)
+
+    def predict(x):
+        given = triton.InferInput('x', list(x.shape), 'FP32')
+        given.set_data_from_numpy(x)
+        return client.infer('net', [given]).as_numpy('y')
+    return predict
+
+
 def bare_predict():
     import numpy
     return lambda x: numpy.zeros((len(x), 1000), numpy.float32)
 
 
-def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
+def one(engine, *args):
+    if engine != 'triton':
+        return with_engine(engine, *args)
+    path, _, _, shape, _, _, folder, _, _, command, _ = args
+    with triton_server(command, path, shape, folder) as (url, pid):
+        return with_engine(engine, *args, functools.partial(triton_predict, url), pid)
+
+
+def with_engine(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers, _command, mem, make=bare_predict, server_pid=None):
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql import SparkSession, functions
     from pyspark.sql.types import ArrayType, FloatType
     daemon = None
     if engine == 'hearth':
         url = f'ipc://{folder}/sock'
-        daemon = subprocess.Popen([folder + '/limited', build + '/hearthd', '--store', folder + '/store', '--listen', url, '--device', 'cpu:mem=2GiB,threads=2'],
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        daemon = subprocess.Popen([folder + '/limited', build + '/hearthd', '--store', folder + '/store', '--listen', url,
+                                   '--device', f'cpu:mem={mem},threads=2'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert ' ready: ' in daemon.stdout.readline()
         os.environ['HEARTH_SERVER'] = url
     builder = SparkSession.builder.master(f'local[{n_workers}]').appName('bench')
@@ -101,7 +180,7 @@ def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
         from hearthd.spark import predict_udf
         predict = predict_udf('net', **how)
     else:
-        predict = predict_batch_udf(functools.partial(onnxruntime_predict, path, max(1, os.cpu_count() // n_workers)) if engine == 'onnxruntime' else bare_predict, **how)
+        predict = predict_batch_udf(functools.partial(onnxruntime_predict, path, max(1, os.cpu_count() // n_workers)) if engine == 'onnxruntime' else make, **how)
 
     def run(n):
         column = functions.array_repeat((functions.col('id') % 7).cast('float') / 7, math.prod(shape)).cast('array<float>')
@@ -114,7 +193,8 @@ def one(engine, path, rows, batch, shape, runs, warm, folder, build, n_workers):
         run(rows)
     figures = [run(rows) for _ in range(runs)]
     of = [smaps(pid) for pid in workers()]
-    server = smaps(daemon.pid)[0] + sum(smaps(pid)[0] for pid in descendants(daemon.pid)) if daemon is not None else 0
+    server_pid = daemon.pid if daemon is not None else server_pid
+    server = smaps(server_pid)[0] + sum(smaps(pid)[0] for pid in descendants(server_pid)) if server_pid is not None else 0
     spark.stop()
     if daemon is not None:
         daemon.terminate()
@@ -153,10 +233,10 @@ def may_limit():
         return False
 
 
-def measured(engine, path, rows, batch, shape, args, limit=None, group=None, n_workers=WORKERS):
+def measured(engine, path, rows, batch, shape, args, limit=None, group=None, n_workers=WORKERS, mem=2 << 30):
     """The figures of one engine, with the most memory that its group had; None and why: it has none."""
     with tempfile.TemporaryDirectory(prefix='hearth-spark-bench-') as folder:
-        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, shape, args.runs, args.warm, folder, args.build, n_workers])]
+        command = [sys.executable, os.path.abspath(__file__), '--one', json.dumps([engine, path, rows, batch, shape, args.runs, args.warm, folder, args.build, n_workers, args.triton, mem])]
         join = f'echo $$ >{group}/cgroup.procs && ' if group else ''
         for name, program in (('limited', '"$@"'), ('python', f'{sys.executable} "$@"')):
             with open(f'{folder}/{name}', 'w', encoding='ascii') as f:
@@ -202,6 +282,11 @@ def measured(engine, path, rows, batch, shape, args, limit=None, group=None, n_w
     return {**json.loads(line), 'peak': peak}, ''
 
 
+def most_workers(run, engine):
+    """The figures with as many workers as end the job, and how many; None: one is too many."""
+    return next(((n, r) for n, (r, _) in ((n, run(engine, n_workers=n)) for n in range(WORKERS, 0, -1)) if r is not None), (0, None))
+
+
 def main():
     if sys.argv[1:2] == ['--one']:
         sys.path.insert(0, PACKAGE)
@@ -214,6 +299,7 @@ def main():
     p.add_argument('--runs', type=int, default=1)
     p.add_argument('--warm', type=float, default=60)
     p.add_argument('--copies', default='1,1.6,2.5,4')
+    p.add_argument('--triton', metavar='COMMAND')
     args = p.parse_args()
     args.build = os.path.abspath(args.build)
     if shutil.which('java') is None:
@@ -233,6 +319,11 @@ def main():
             continue
         bare, ort, ours = (found[e][0] for e in ('bare', 'onnxruntime', 'hearth'))
         assert abs(ort['sum'] - ours['sum']) <= 1e-3 * max(1.0, abs(ort['sum'])), (ort['sum'], ours['sum'])
+        tritons = functools.partial(measured, 'triton', path, rows, batch, shape, args, group=group)
+        if args.triton:
+            theirs, why = tritons()
+            print(f"| {name} | Triton, no limit: {theirs['rows_s']:.1f} rows/s, {theirs['server'] / 1e6:.0f} MB of the server |" if theirs else
+                  f'| {name} | Triton, no limit: {why} |', flush=True)
         print(f"| {name} | no limit | {bare['rows_s']:.1f} | {ort['rows_s']:.1f} | {ours['rows_s']:.1f} | {ours['rows_s'] / ort['rows_s']:.2f} | {bare['own'] / 1e6:.1f} | "
               f"{ort['own'] / 1e6:.1f} | {ours['own'] / 1e6:.1f} | {(ours['pss'] - bare['pss']) / 1e6:.1f} | {ours['server'] / 1e6:.0f} |", flush=True)
         if not groups:
@@ -241,12 +332,14 @@ def main():
         copy = ort['own'] - bare['own']
         for copies in map(float, args.copies.split(',')):
             limit = int(bare['peak'] + copies * copy)
-            with_limit = functools.partial(measured, path=path, rows=rows, batch=batch, shape=shape, args=args, limit=limit, group=group)
-            tried = ((n, with_limit('onnxruntime', n_workers=n)[0]) for n in range(WORKERS, 0, -1))
-            n, theirs = next((t for t in tried if t[1] is not None), (0, None))
-            ours, why = with_limit('hearth')
-            said = [f"{theirs['rows_s']:.1f} ({n} workers)" if theirs else 'no end', f"{ours['rows_s']:.1f}" if ours else why,
-                    f"{ours['rows_s'] / theirs['rows_s']:.2f}" if ours and theirs else '-']
+            with_limit = functools.partial(measured, path=path, rows=rows, batch=batch, shape=shape, args=args, limit=limit, group=group, mem=int(copies * copy) - OWN)
+            n, theirs = most_workers(with_limit, 'onnxruntime')
+            m, ours = most_workers(with_limit, 'hearth')
+            said = [f"{r['rows_s']:.1f} ({k} workers)" if r else 'no end' for k, r in ((n, theirs), (m, ours))]
+            said.append(f"{ours['rows_s'] / theirs['rows_s']:.2f}" if ours and theirs else '-')
+            if args.triton:
+                triton, why = tritons(limit=limit)
+                said.append(f"Triton: {triton['rows_s']:.1f}" if triton else f'Triton: {why}')
             print(f"| {name} | {limit / 1e6:.0f} MB ({bare['peak'] / 1e6:.0f} bare, {copies:g} x {copy / 1e6:.0f}) | | {' | '.join(said)} |", flush=True)
     return 0
 
