@@ -44,7 +44,7 @@ def _attribute(name, value):
 
 
 def _constant(name, datatype, dims, values):
-    data = struct.pack('<%d%s' % (len(values), {'FP32': 'f', 'INT64': 'q', 'INT32': 'i', 'INT8': 'b', 'UINT8': 'B', 'INT16': 'h', 'UINT16': 'H'}[datatype]), *values)
+    data = struct.pack('<%d%s' % (len(values), {'FP32': 'f', 'FP16': 'e', 'INT64': 'q', 'INT32': 'i', 'INT8': 'b', 'UINT8': 'B', 'INT16': 'h', 'UINT16': 'H'}[datatype]), *values)
     return b''.join(_int(1, d) for d in dims) + _int(2, ELEMENT[datatype]) + _bytes(8, name.encode()) + _bytes(9, data)
 
 

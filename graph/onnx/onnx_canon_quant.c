@@ -5,19 +5,29 @@
 //   QLinear*, *Integer  the operator itself between the two
 // What is quantised and made a float at once is not stored as integers between: the whole numbers
 // stay in floats, which have all of up to 16 bits. Constants (weights) are folded like all others.
-// Integer sums are those of FP32 products: exact up to 2^24, rounded after that.
+// Integer sums are those of FP32 products, rounded: as exact as the algorithm that is chosen.
 #include "graph/onnx/onnx_canon.h"
 
 #include <math.h>
 #include <string.h>
 
-#define QUANT_ABSENT (-1)
-#define QUANT_SMALL  65536 // bytes of a parameter that is looked at
+#define QUANT_SMALL 65536 // bytes of a parameter that is looked at
+#define QUANT_STEPS 64    // nodes that are looked through
 
+// quant_input returns the value that input `at` is, seen through Identity; -1: absent.
 static int quant_input(const canon *c, int at)
 {
+    const hth_graph *g = c->ld->g;
     const hth_node *n = onnx_canon_node(c);
-    return at < n->n_inputs ? n->inputs[at] : QUANT_ABSENT;
+    int value = at < n->n_inputs ? n->inputs[at] : -1;
+    for (int i = 0; i < QUANT_STEPS && value >= 0 && g->values[value].producer >= 0; i++) {
+        const hth_node *before = &g->nodes[g->values[value].producer];
+        if (before->op != HTH_OP_IDENTITY) {
+            break;
+        }
+        value = before->inputs[0];
+    }
+    return value;
 }
 
 static hth_err quant_emit(const canon *c, hth_op op, int a, int b, int *out)
@@ -34,13 +44,9 @@ static hth_err quant_cast(const canon *c, int value, hth_dtype to, int *out)
     return hth_node_set_int(&c->ld->g->nodes[node], "to", to);
 }
 
-static hth_err quant_number(const canon *c, const char *name, float x, hth_dtype dt, int *out)
+static hth_err quant_number(const canon *c, const char *name, float x, int *out)
 {
-    uint16_t half = dt == HTH_DT_BF16 ? hth_f32_to_bf16(x) : hth_f32_to_f16(x);
-    bool narrow = dt == HTH_DT_F16 || dt == HTH_DT_BF16;
-    double wide = x;
-    const void *data = narrow ? (const void *)&half : dt == HTH_DT_F64 ? (const void *)&wide : &x;
-    return onnx_canon_const(c, name, narrow || dt == HTH_DT_F64 ? dt : HTH_DT_F32, 0, 0, data, out);
+    return onnx_canon_const(c, name, HTH_DT_F32, 0, 0, &x, out);
 }
 
 // The node at hand becomes `op` of these inputs, without attributes, with its first output.
@@ -59,11 +65,27 @@ static void quant_become(const canon *c, hth_op op, int a, int b)
     }
 }
 
-// A parameter's type: the file's, or what a Cast before it makes.
+// quant_dtype returns a value's type: the file's, or what operators make that keep it; `otherwise`
+// where nothing says it.
 static hth_dtype quant_dtype(const canon *c, int value, hth_dtype otherwise)
 {
-    const hth_value *v = value >= 0 ? &c->ld->g->values[value] : NULL;
-    return v != NULL && v->dtype != HTH_DT_NONE ? v->dtype : otherwise;
+    const hth_graph *g = c->ld->g;
+    for (int i = 0; i < QUANT_STEPS && value >= 0; i++) {
+        const hth_value *v = &g->values[value];
+        if (v->dtype != HTH_DT_NONE) {
+            return v->dtype;
+        }
+        const hth_node *n = v->producer >= 0 ? &g->nodes[v->producer] : NULL;
+        if (n != NULL && n->op == HTH_OP_CAST) {
+            return (hth_dtype)hth_node_int(n, "to", otherwise);
+        }
+        bool keeps =
+            n != NULL && n->n_inputs > 0 &&
+            (n->op == HTH_OP_IDENTITY || n->op == HTH_OP_RESHAPE || n->op == HTH_OP_SQUEEZE ||
+             n->op == HTH_OP_UNSQUEEZE || n->op == HTH_OP_GATHER || n->op == HTH_OP_SLICE);
+        value = keeps ? n->inputs[0] : -1;
+    }
+    return otherwise;
 }
 
 static int64_t quant_elements(const hth_shape *shape)
@@ -76,24 +98,35 @@ static int64_t quant_elements(const hth_shape *shape)
 }
 
 // quant_along gives a parameter with a number for each index of `axis` the shape that broadcasts
-// with `rank` dimensions, -1: of a rank that is not known. One number stays as it is.
+// with `rank` dimensions, -1: of a rank that is not known. One number may stay as it is.
 static hth_err quant_along(const canon *c, int value, int axis, int rank, int *out)
 {
     const hth_value *v = &c->ld->g->values[value];
     int64_t shape[HTH_MAX_RANK] = {-1};
     int after = axis < 0 ? -1 - axis : rank - 1 - axis, one_of;
+    bool one = v->shape.rank == 0 || quant_elements(&v->shape) == 1;
+    bool computed = v->shape.rank < 0 && rank >= 0 && (after < 0 || after >= rank); // so one number
     *out = value;
-    if (v->shape.rank != 1 || quant_elements(&v->shape) == 1 || after == 0) {
-        return HTH_OK; // a scalar, or of a rank that nobody says: those are computed, and scalars
+    if (computed || (one && (v->shape.rank == 0 || rank > 0))) {
+        return HTH_OK;
     }
-    if (axis >= 0 && rank < 0) {
+    if (one) {
+        after = -1; // [1], of a scalar
+    } else if (v->shape.rank > 1) {
+        return v->shape.rank == rank // of a matrix product: [.., 1, columns]
+                   ? HTH_OK
+                   : hth_fail(HTH_ENOTSUP,
+                              "a scale or zero point of %d dimensions is not supported",
+                              v->shape.rank);
+    } else if (axis >= 0 && rank < 0) {
         return hth_fail(HTH_ENOTSUP,
-                        "a scale for each index of axis %d of a tensor whose rank the "
-                        "file does not say is not supported",
+                        "a scale or zero point for each index of axis %d of a tensor "
+                        "whose rank the file does not say is not supported",
                         axis);
-    }
-    if (after < 0 || after >= HTH_MAX_RANK) {
+    } else if (after < 0 || after >= HTH_MAX_RANK || (rank >= 0 && after >= rank)) {
         return hth_fail(HTH_EINVAL, "axis %d is none of %d dimensions", axis, rank);
+    } else if (after == 0) {
+        return HTH_OK;
     }
     for (int i = 1; i <= after; i++) {
         shape[i] = 1;
@@ -138,13 +171,53 @@ static hth_err quant_check_types(const canon *c, int x, int zero_point)
                           hth_dtype_name(b), hth_dtype_name(a));
 }
 
-// Weights are mostly quantised without one.
+static uint16_t quant_u16(const void *data)
+{
+    uint16_t x;
+    memcpy(&x, data, sizeof x);
+    return x;
+}
+
+// quant_scalar reads a constant of one number, false: it is none.
+static hth_err quant_scalar(const canon *c, int value, float *out, bool *is)
+{
+    hth_const *k = value >= 0 ? c->ld->g->values[value].constant : NULL;
+    const void *data;
+    *is = k != NULL && quant_elements(&k->shape) == 1;
+    if (!*is) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_const_map(k, &data));
+    switch (k->dtype) { // the file's bytes lie where they lie
+    case HTH_DT_U8:
+        *out = (float)*(const uint8_t *)data;
+        break;
+    case HTH_DT_I8:
+        *out = (float)*(const int8_t *)data;
+        break;
+    case HTH_DT_U16:
+        *out = (float)quant_u16(data);
+        break;
+    case HTH_DT_I16:
+        *out = (float)(int16_t)quant_u16(data);
+        break;
+    case HTH_DT_F32:
+        memcpy(out, data, sizeof *out);
+        break;
+    default:
+        *is = false;
+    }
+    hth_const_unmap(k);
+    return HTH_OK;
+}
+
+// Weights are mostly quantised without a zero point: with zeros.
 static hth_err quant_is_zero(const canon *c, int value, bool *zero)
 {
-    hth_const *k = c->ld->g->values[value].constant;
+    hth_const *k = value >= 0 ? c->ld->g->values[value].constant : NULL;
     const void *data;
-    *zero = k != NULL && k->bytes <= QUANT_SMALL;
-    if (*zero) {
+    *zero = value < 0 || (k != NULL && k->bytes <= QUANT_SMALL);
+    if (k != NULL && *zero) {
         HTH_TRY(hth_const_map(k, &data));
         for (size_t i = 0; i < k->bytes && *zero; i++) {
             *zero = ((const uint8_t *)data)[i] == 0;
@@ -154,44 +227,7 @@ static hth_err quant_is_zero(const canon *c, int value, bool *zero)
     return HTH_OK;
 }
 
-// quant_whole makes the numbers x - zero_point: floats of type dt. zero_point may be absent.
-static hth_err quant_whole(const canon *c, int x, int zero_point, int axis, hth_dtype dt, int *out)
-{
-    const hth_graph *g = c->ld->g;
-    int producer = g->values[x].producer, whole, zero, rank = quant_rank(c, x);
-    const hth_node *made = producer >= 0 ? &g->nodes[producer] : NULL;
-    HTH_TRY(quant_check_types(c, x, zero_point));
-    if (made != NULL && made->op == HTH_OP_CAST && g->values[made->inputs[0]].producer >= 0 &&
-        g->nodes[g->values[made->inputs[0]].producer].op == HTH_OP_CLIP &&
-        g->values[made->inputs[0]].dtype == dt) {
-        whole = made->inputs[0]; // what quant_round left
-    } else {
-        HTH_TRY(quant_cast(c, x, dt, &whole));
-    }
-    bool none = zero_point < 0;
-    *out = whole;
-    if (!none) {
-        HTH_TRY(quant_is_zero(c, zero_point, &none));
-    }
-    if (none) {
-        return HTH_OK;
-    }
-    HTH_TRY(quant_along(c, zero_point, axis, rank, &zero));
-    HTH_TRY(quant_cast(c, zero, dt, &zero));
-    return quant_emit(c, HTH_OP_SUB, whole, zero, out);
-}
-
-// quant_float makes (x - zero_point) * scale.
-static hth_err quant_float(const canon *c, int x, int scale, int zero_point, int axis, int *out)
-{
-    int whole, factor;
-    HTH_TRY(quant_check_scale(c, scale));
-    HTH_TRY(quant_whole(c, x, zero_point, axis, quant_dtype(c, scale, HTH_DT_F32), &whole));
-    HTH_TRY(quant_along(c, scale, axis, quant_rank(c, x), &factor));
-    return quant_emit(c, HTH_OP_MUL, whole, factor, out);
-}
-
-static hth_err quant_limits(hth_dtype dt, float *least, float *most)
+static bool quant_limits(hth_dtype dt, float *least, float *most)
 {
     static const struct {
         hth_dtype dt;
@@ -200,41 +236,126 @@ static hth_err quant_limits(hth_dtype dt, float *least, float *most)
                  {HTH_DT_I8, -128, 127},
                  {HTH_DT_U16, 0, 65535},
                  {HTH_DT_I16, -32768, 32767}};
+    *least = *most = 0;
     for (size_t i = 0; i < sizeof limit / sizeof *limit; i++) {
         if (limit[i].dt == dt) {
             *least = limit[i].least;
             *most = limit[i].most;
-            return HTH_OK;
+            return true;
         }
     }
-    return hth_fail(HTH_ENOTSUP, "quantising to %s is not supported", hth_dtype_name(dt));
+    return false;
 }
 
-// quant_round makes the whole numbers, in floats of type dt, that saturate(round(x / scale) +
-// zero_point) has in type `to`.
+static const hth_node *quant_producer(const canon *c, int value, hth_op op)
+{
+    const hth_graph *g = c->ld->g;
+    int producer = value >= 0 ? g->values[value].producer : -1;
+    return producer >= 0 && g->nodes[producer].op == op ? &g->nodes[producer] : NULL;
+}
+
+// quant_before finds what x was cast from where that is Clip(Round(..)) + `zero` within the limits
+// of x's type, as quant_end writes it: the whole numbers x - zero; -1: it is not.
+static hth_err quant_before(const canon *c, int x, float zero, int *out)
+{
+    const hth_node *cast = quant_producer(c, x, HTH_OP_CAST);
+    const hth_node *add = cast != NULL ? quant_producer(c, cast->inputs[0], HTH_OP_ADD) : NULL;
+    int centred = add != NULL ? add->inputs[0] : cast != NULL ? cast->inputs[0] : -1;
+    const hth_node *clip = quant_producer(c, centred, HTH_OP_CLIP);
+    float least, most, low, high, added = 0;
+    bool is_low, is_high, is_added = true;
+    *out = -1;
+    if (clip == NULL || clip->n_inputs != 3 || c->ld->g->values[centred].dtype != HTH_DT_F32 ||
+        quant_producer(c, clip->inputs[0], HTH_OP_ROUND) == NULL ||
+        !quant_limits((hth_dtype)hth_node_int(cast, "to", 0), &least, &most)) {
+        return HTH_OK;
+    }
+    HTH_TRY(quant_scalar(c, clip->inputs[1], &low, &is_low));
+    HTH_TRY(quant_scalar(c, clip->inputs[2], &high, &is_high));
+    if (add != NULL) {
+        HTH_TRY(quant_scalar(c, add->inputs[1], &added, &is_added));
+    }
+    bool same = is_low && is_high && is_added && added == zero && low == least - zero &&
+                high == most - zero;
+    *out = same ? centred : -1;
+    return HTH_OK;
+}
+
+// quant_whole makes the numbers x - zero_point, in FP32. zero_point may be absent.
+static hth_err quant_whole(const canon *c, int x, int zero_point, int axis, int *out)
+{
+    int zero, rank = quant_rank(c, x);
+    float number = 0;
+    bool none, one;
+    HTH_TRY(quant_check_types(c, x, zero_point));
+    HTH_TRY(quant_is_zero(c, zero_point, &none));
+    HTH_TRY(quant_scalar(c, zero_point, &number, &one));
+    *out = -1;
+    if (none || one) {
+        HTH_TRY(quant_before(c, x, none ? 0 : number, out));
+    }
+    if (*out >= 0) {
+        return HTH_OK;
+    }
+    HTH_TRY(quant_cast(c, x, HTH_DT_F32, out));
+    if (none) {
+        return HTH_OK;
+    }
+    HTH_TRY(quant_along(c, zero_point, axis, rank, &zero));
+    HTH_TRY(quant_cast(c, zero, HTH_DT_F32, &zero));
+    return quant_emit(c, HTH_OP_SUB, *out, zero, out);
+}
+
+// A scale in FP32, in the shape that broadcasts.
+static hth_err quant_scale(const canon *c, int scale, int axis, int rank, int *out)
+{
+    HTH_TRY(quant_check_scale(c, scale));
+    HTH_TRY(quant_along(c, scale, axis, rank, out));
+    return quant_dtype(c, scale, HTH_DT_F32) == HTH_DT_F32 ? HTH_OK
+                                                           : quant_cast(c, *out, HTH_DT_F32, out);
+}
+
+// quant_float makes (x - zero_point) * scale, in FP32.
+static hth_err quant_float(const canon *c, int x, int scale, int zero_point, int axis, int *out)
+{
+    int whole, factor;
+    HTH_TRY(quant_whole(c, x, zero_point, axis, &whole));
+    HTH_TRY(quant_scale(c, scale, axis, quant_rank(c, x), &factor));
+    return quant_emit(c, HTH_OP_MUL, whole, factor, out);
+}
+
+// quant_round makes the whole numbers, in FP32, that saturate(round(x / scale) + zero_point) has in
+// type `to`. Of a constant zero point the limits are moved, so that the numbers without it are
+// there for who makes floats of them.
 static hth_err quant_round(const canon *c, int x, int scale, int zero_point, int axis, hth_dtype to,
                            int *out)
 {
-    hth_dtype dt = quant_dtype(c, scale, HTH_DT_F32);
-    int rank = quant_rank(c, x), divisor, ratio, whole, zero, low, high, node;
-    float least = 0, most = 0;
-    HTH_TRY(quant_limits(to, &least, &most));
-    HTH_TRY(quant_check_scale(c, scale));
-    if (quant_dtype(c, x, dt) != dt) { // INT32
-        HTH_TRY(quant_cast(c, x, dt, &x));
+    int rank = quant_rank(c, x), divisor, whole, zero, low, high, node;
+    float least, most, number = 0;
+    bool none, one;
+    if (!quant_limits(to, &least, &most)) {
+        return hth_fail(HTH_ENOTSUP, "quantising to %s is not supported", hth_dtype_name(to));
     }
-    HTH_TRY(quant_along(c, scale, axis, rank, &divisor));
-    HTH_TRY(quant_emit(c, HTH_OP_DIV, x, divisor, &ratio));
-    HTH_TRY(quant_emit(c, HTH_OP_ROUND, ratio, -1, &whole));
-    if (zero_point >= 0) {
+    HTH_TRY(quant_is_zero(c, zero_point, &none));
+    HTH_TRY(quant_scalar(c, zero_point, &number, &one));
+    HTH_TRY(quant_scale(c, scale, axis, rank, &divisor));
+    HTH_TRY(quant_cast(c, x, HTH_DT_F32, &x)); // mostly it is that already
+    HTH_TRY(quant_emit(c, HTH_OP_DIV, x, divisor, &whole));
+    HTH_TRY(quant_emit(c, HTH_OP_ROUND, whole, -1, &whole));
+    number = none ? 0 : number;
+    if (!none && !one) {
         HTH_TRY(quant_along(c, zero_point, axis, rank, &zero));
-        HTH_TRY(quant_cast(c, zero, dt, &zero));
+        HTH_TRY(quant_cast(c, zero, HTH_DT_F32, &zero));
         HTH_TRY(quant_emit(c, HTH_OP_ADD, whole, zero, &whole));
     }
-    HTH_TRY(quant_number(c, "least", least, dt, &low));
-    HTH_TRY(quant_number(c, "most", most, dt, &high));
+    HTH_TRY(quant_number(c, "least", least - number, &low));
+    HTH_TRY(quant_number(c, "most", most - number, &high));
     HTH_TRY(onnx_canon_emit(c, HTH_OP_CLIP, (int[]){whole, low, high}, 3, &node, out));
-    c->ld->g->values[*out].dtype = dt;
+    c->ld->g->values[*out].dtype = HTH_DT_F32;
+    if (number != 0) {
+        HTH_TRY(quant_number(c, "zero", number, &zero));
+        HTH_TRY(quant_emit(c, HTH_OP_ADD, *out, zero, out));
+    }
     return HTH_OK;
 }
 
@@ -243,9 +364,25 @@ static hth_err quant_end(const canon *c, int x, int scale, int zero_point, int a
 {
     int whole;
     HTH_TRY(quant_round(c, x, scale, zero_point, axis, to, &whole));
+    hth_value *v = c->ld->g->values, *y = &v[onnx_canon_node(c)->outputs[0]];
+    y->dtype = to;
+    y->shape = y->shape.rank < 0 ? v[x].shape : y->shape; // who dequantises it asks for the rank
     quant_become(c, HTH_OP_CAST, whole, -1);
-    c->ld->g->values[onnx_canon_node(c)->outputs[0]].dtype = to;
     return hth_node_set_int(onnx_canon_node(c), "to", to);
+}
+
+// quant_to finds the type to quantise to: the zero point's, UINT8 without one.
+static hth_err quant_to(const canon *c, int zero_point, hth_dtype said, hth_dtype *to)
+{
+    *to =
+        zero_point < 0 ? said != HTH_DT_NONE ? said : HTH_DT_U8 : quant_dtype(c, zero_point, said);
+    if (*to == HTH_DT_NONE) {
+        return hth_fail(HTH_ENOTSUP, "the file does not say the type of the zero point");
+    }
+    return said == HTH_DT_NONE || said == *to
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the zero point is %s, and output_dtype %s",
+                          hth_dtype_name(*to), hth_dtype_name(said));
 }
 
 // quant_emit_plain emits the operator itself: a convolution with the attributes of the node at
@@ -295,17 +432,21 @@ hth_err onnx_canon_dequantize(const canon *c)
     HTH_TRY(quant_need(c, 2));
     HTH_TRY(quant_axis(c, &axis));
     int x = quant_input(c, 0), scale = quant_input(c, 1);
-    hth_dtype dt = quant_dtype(c, scale, HTH_DT_F32);
-    int64_t to = hth_node_int(onnx_canon_node(c), "output_dtype", 0);
-    if (to != 0 && to != (int64_t)dt) {
-        return hth_fail(HTH_ENOTSUP,
-                        "an output_dtype that the scale does not have is not supported");
+    int64_t said = hth_node_int(onnx_canon_node(c), "output_dtype", 0);
+    hth_dtype to = said != 0 ? (hth_dtype)said : quant_dtype(c, scale, HTH_DT_F32);
+    if (!hth_onnx_dtype_known(to) || !hth_dtype_is_float(to)) {
+        return hth_fail(HTH_ENOTSUP, "floats of type %s are not supported",
+                        hth_onnx_dtype_text(to));
     }
-    HTH_TRY(quant_check_scale(c, scale));
-    HTH_TRY(quant_whole(c, x, quant_input(c, 2), axis, dt, &whole));
-    HTH_TRY(quant_along(c, scale, axis, quant_rank(c, x), &factor));
-    quant_become(c, HTH_OP_MUL, whole, factor);
-    return HTH_OK;
+    HTH_TRY(quant_whole(c, x, quant_input(c, 2), axis, &whole));
+    HTH_TRY(quant_scale(c, scale, axis, quant_rank(c, x), &factor));
+    if (to == HTH_DT_F32) {
+        quant_become(c, HTH_OP_MUL, whole, factor);
+        return HTH_OK;
+    }
+    HTH_TRY(quant_emit(c, HTH_OP_MUL, whole, factor, &whole));
+    quant_become(c, HTH_OP_CAST, whole, -1);
+    return hth_node_set_int(onnx_canon_node(c), "to", to);
 }
 
 hth_err onnx_canon_quantize(const canon *c)
@@ -318,8 +459,18 @@ hth_err onnx_canon_quantize(const canon *c)
         return hth_fail(HTH_ENOTSUP, "element type %s is not supported", hth_onnx_dtype_text(said));
     }
     int zero_point = quant_input(c, 2);
-    hth_dtype to = quant_dtype(c, zero_point, said != 0 ? (hth_dtype)said : HTH_DT_U8);
+    hth_dtype to;
+    HTH_TRY(quant_to(c, zero_point, (hth_dtype)said, &to));
     return quant_end(c, quant_input(c, 0), quant_input(c, 1), zero_point, axis, to);
+}
+
+// The result of QLinearConv or QLinearMatMul.
+static hth_err quant_product(const canon *c, int y, int axis)
+{
+    int zero_point = quant_input(c, 7);
+    hth_dtype to;
+    HTH_TRY(quant_to(c, zero_point, HTH_DT_NONE, &to));
+    return quant_end(c, y, quant_input(c, 6), zero_point, axis, to);
 }
 
 // x, its scale, zero point, w, its scale, zero point, y's scale, zero point, bias: INT32, of scale
@@ -333,12 +484,11 @@ hth_err onnx_canon_qlinear_conv(const canon *c)
     int bias = quant_input(c, 8);
     if (bias >= 0) {
         HTH_TRY(quant_emit(c, HTH_OP_MUL, quant_input(c, 1), quant_input(c, 4), &factor));
-        HTH_TRY(quant_cast(c, bias, quant_dtype(c, quant_input(c, 1), HTH_DT_F32), &in[2]));
+        HTH_TRY(quant_cast(c, bias, HTH_DT_F32, &in[2]));
         HTH_TRY(quant_emit(c, HTH_OP_MUL, in[2], factor, &in[2]));
     }
     HTH_TRY(quant_emit_plain(c, HTH_OP_CONV, in, bias >= 0 ? 3 : 2, &y));
-    int zero_point = quant_input(c, 7);
-    return quant_end(c, y, quant_input(c, 6), zero_point, 1, quant_dtype(c, zero_point, HTH_DT_U8));
+    return quant_product(c, y, 1);
 }
 
 // a, its scale, zero point, b, its scale, zero point, y's scale, zero point. Of a one for each row,
@@ -350,9 +500,7 @@ hth_err onnx_canon_qlinear_matmul(const canon *c)
     HTH_TRY(quant_float(c, quant_input(c, 0), quant_input(c, 1), quant_input(c, 2), -2, &in[0]));
     HTH_TRY(quant_float(c, quant_input(c, 3), quant_input(c, 4), quant_input(c, 5), -1, &in[1]));
     HTH_TRY(quant_emit_plain(c, HTH_OP_MAT_MUL, in, 2, &y));
-    int zero_point = quant_input(c, 7);
-    return quant_end(c, y, quant_input(c, 6), zero_point, -2,
-                     quant_dtype(c, zero_point, HTH_DT_U8));
+    return quant_product(c, y, -2);
 }
 
 // a, b, their zero points: INT32, of rounded sums.
@@ -360,11 +508,12 @@ static hth_err quant_integer(const canon *c, hth_op op, int a_axis, int b_axis)
 {
     int in[2], sum, whole;
     HTH_TRY(quant_need(c, 2));
-    HTH_TRY(quant_whole(c, quant_input(c, 0), quant_input(c, 2), a_axis, HTH_DT_F32, &in[0]));
-    HTH_TRY(quant_whole(c, quant_input(c, 1), quant_input(c, 3), b_axis, HTH_DT_F32, &in[1]));
+    HTH_TRY(quant_whole(c, quant_input(c, 0), quant_input(c, 2), a_axis, &in[0]));
+    HTH_TRY(quant_whole(c, quant_input(c, 1), quant_input(c, 3), b_axis, &in[1]));
     HTH_TRY(quant_emit_plain(c, op, in, 2, &sum));
     HTH_TRY(quant_emit(c, HTH_OP_ROUND, sum, -1, &whole));
     quant_become(c, HTH_OP_CAST, whole, -1);
+    c->ld->g->values[onnx_canon_node(c)->outputs[0]].dtype = HTH_DT_I32;
     return hth_node_set_int(onnx_canon_node(c), "to", HTH_DT_I32);
 }
 
@@ -404,9 +553,9 @@ hth_err onnx_canon_dynamic_quantize(const canon *c)
 {
     int zero, one, steps, high, low, range, scale, same, minus, place, whole, point, node;
     HTH_TRY(quant_need(c, 1));
-    HTH_TRY(quant_number(c, "zero", 0, HTH_DT_F32, &zero));
-    HTH_TRY(quant_number(c, "one", 1, HTH_DT_F32, &one));
-    HTH_TRY(quant_number(c, "steps", 255, HTH_DT_F32, &steps));
+    HTH_TRY(quant_number(c, "zero", 0, &zero));
+    HTH_TRY(quant_number(c, "one", 1, &one));
+    HTH_TRY(quant_number(c, "steps", 255, &steps));
     HTH_TRY(quant_extreme(c, HTH_OP_REDUCE_MAX, HTH_OP_MAX, zero, &high));
     HTH_TRY(quant_extreme(c, HTH_OP_REDUCE_MIN, HTH_OP_MIN, zero, &low));
     HTH_TRY(quant_emit(c, HTH_OP_SUB, high, low, &range));
@@ -414,6 +563,7 @@ hth_err onnx_canon_dynamic_quantize(const canon *c)
     HTH_TRY(quant_emit(c, HTH_OP_DIV, range, steps, &range));
     HTH_TRY(quant_output(c, HTH_OP_WHERE, (int[]){same, one, range}, 3, 1, &scale, &node));
     c->ld->g->values[scale].dtype = HTH_DT_F32;
+    c->ld->g->values[scale].shape = (hth_shape){.rank = 0};
     HTH_TRY(quant_emit(c, HTH_OP_NEG, low, -1, &minus));
     HTH_TRY(quant_emit(c, HTH_OP_DIV, minus, scale, &place));
     HTH_TRY(quant_emit(c, HTH_OP_ROUND, place, -1, &place));
@@ -422,6 +572,7 @@ hth_err onnx_canon_dynamic_quantize(const canon *c)
     HTH_TRY(quant_output(c, HTH_OP_CAST, &whole, 1, 2, &point, &node));
     HTH_TRY(hth_node_set_int(&c->ld->g->nodes[node], "to", HTH_DT_U8));
     c->ld->g->values[point].dtype = HTH_DT_U8;
+    c->ld->g->values[point].shape = (hth_shape){.rank = 0};
     HTH_TRY(quant_end(c, quant_input(c, 0), scale, point, 1, HTH_DT_U8));
     onnx_canon_node(c)->n_outputs = 1;
     return HTH_OK;

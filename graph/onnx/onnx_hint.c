@@ -220,8 +220,10 @@ const char *hth_onnx_hint_operator(const char *domain, const char *op)
         strncmp(domain, "com.microsoft", 13) == 0 || strncmp(domain, "com.ms.", 7) == 0;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized && microsoft; i++) {
         if (strstr(op, quantized[i]) != NULL) {
-            return "onnxruntime's own quantized form; quantize with QuantFormat.QDQ, or import the "
-                   "model in floating point";
+            bool of_qdq = strstr(op, "QLinear") != NULL || strcmp(op, "QGemm") == 0;
+            return of_qdq ? "quantize with QuantFormat.QDQ, which makes operators of ONNX"
+                          : "the model is quantized in onnxruntime's own form; import the one "
+                            "in floating point";
         }
     }
     if (microsoft) {

@@ -21,7 +21,7 @@ from onnx_small import graph  # noqa: E402
 
 import hearthd  # noqa: E402
 
-NAMES = {'float32': 'FP32', 'uint8': 'UINT8', 'int8': 'INT8', 'uint16': 'UINT16', 'int16': 'INT16', 'int32': 'INT32', 'int64': 'INT64'}
+NAMES = {'float32': 'FP32', 'float16': 'FP16', 'uint8': 'UINT8', 'int8': 'INT8', 'uint16': 'UINT16', 'int16': 'INT16', 'int32': 'INT32', 'int64': 'INT64'}
 
 
 def along(p, rank, axis):
@@ -65,13 +65,15 @@ class Quantized(unittest.TestCase):
         cls.folder.cleanup()
 
     def imported(self, nodes, inputs, constants, outputs):
-        """inputs: arrays, whose first dimension is any; constants: arrays; outputs: types by name."""
+        """inputs: arrays, whose first dimension is any; constants: arrays; outputs: types by name, of the first input's rank, "FP32/0" of another one."""
         values = [(name, NAMES[str(a.dtype)], (('n',) + a.shape[1:]) if a.ndim else ()) for name, a in inputs.items()]
         fixed = [(name, NAMES[str(a.dtype)], a.shape, a.ravel().tolist()) for name, a in constants.items()]
         made = [(op, ins, outs, more[0] if more else {}) for op, ins, outs, *more in nodes]
         path = self.folder.name + '/net.onnx'
         with open(path, 'wb') as f:
-            f.write(graph(made, values, [(name, t, ()) for name, t in outputs.items()], fixed).replace(b'\x12\x00', b'\x12\x00'))
+            rank = max((a.ndim for a in inputs.values()), default=0)
+            kinds = [(name, *(t.split('/') if '/' in t else (t, rank))) for name, t in outputs.items()]
+            f.write(graph(made, values, [(name, t, tuple(f'{name}{i}' for i in range(int(n)))) for name, t, n in kinds], fixed))
         self.client.import_model('net', path)
 
     def run_net(self, nodes, inputs, constants, outputs):
@@ -150,27 +152,63 @@ class Quantized(unittest.TestCase):
             self.close(got, quantized(sums * (np.float64(scale_a) * scale_b), 0.2, -4, 'int8'))
 
     def test_integer(self):
-        """Sums below 2^24 are exact."""
+        """To the rounding of FP32's products."""
+        def close(got, want):
+            self.assertEqual(got.dtype, np.int32)
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
         a, b = self.r.integers(0, 255, (4, 30)).astype('u1'), self.r.integers(-127, 127, (30, 6)).astype('i1')
         for names, az, bz in ((['a', 'b'], 0, 0), (['a', 'b', 'az'], 99, 0), (['a', 'b', 'az', 'bz'], 99, 5)):
             got = self.run_net([('MatMulInteger', names, ['y'])], {'a': a}, {'b': b, 'az': np.uint8(az), 'bz': np.int8(bz)}, {'y': 'INT32'})['y']
-            np.testing.assert_array_equal(got, ((a.astype(np.int64) - az) @ (b.astype(np.int64) - bz)).astype('i4'))
+            close(got, (a.astype(np.int64) - az) @ (b.astype(np.int64) - bz))
         x, w = self.r.integers(0, 255, (2, 3, 7, 7)).astype('u1'), self.r.integers(0, 255, (4, 3, 3, 3)).astype('u1')
         zeros = self.r.integers(0, 255, 4).astype('u1')
         got = self.run_net([('ConvInteger', ['x', 'w', 'xz', 'wz'], ['y'], {'pads': (1, 1, 1, 1)})], {'x': x}, {'w': w, 'xz': np.uint8(7), 'wz': zeros},
                            {'y': 'INT32'})['y']
         want = convolved(x.astype(np.int64) - 7, w.astype(np.int64) - along(zeros.astype(np.int64), 4, 0), 1, (1, 1, 1, 1))
-        np.testing.assert_array_equal(got, want.astype('i4'))
+        close(got, want)
 
     def test_dynamic(self):
         for x in (self.r.normal(1, 3, (4, 50)).astype('f'), self.r.uniform(1, 2, (3, 4)).astype('f'), -self.r.uniform(1, 2, (3, 4)).astype('f'),
                   np.zeros((2, 2), 'f')):
-            got = self.run_net([('DynamicQuantizeLinear', ['x'], ['y', 's', 'z'])], {'x': x}, {}, {'y': 'UINT8', 's': 'FP32', 'z': 'UINT8'})
+            got = self.run_net([('DynamicQuantizeLinear', ['x'], ['y', 's', 'z'])], {'x': x}, {}, {'y': 'UINT8', 's': 'FP32/0', 'z': 'UINT8/0'})
             low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
             scale = (high - low) / np.float32(255) if high > low else np.float32(1)
             zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255))
             self.assertEqual((got['s'], got['z']), (scale, zero))
             np.testing.assert_array_equal(got['y'], quantized(x, scale, int(zero), 'uint8'))
+
+    def test_seen_through(self):
+        """Parameters through Identity: of no other type, and along the axis that is meant."""
+        x = self.r.normal(0, 50, (3, 4)).astype('f')
+        got = self.run_net([('Identity', ['z'], ['same']), ('QuantizeLinear', ['x', 's', 'same'], ['y'])], {'x': x}, {'s': np.float32(1), 'z': np.int8(0)},
+                           {'y': 'INT8'})['y']
+        np.testing.assert_array_equal(got, quantized(x, 1, 0, 'int8'))
+        w, scale = self.r.integers(-100, 100, (4, 4)).astype('i1'), self.r.uniform(0.1, 2, 4).astype('f')
+        got = self.run_net([('Identity', ['s'], ['same']), ('DequantizeLinear', ['w', 'same'], ['d'], {'axis': 0}), ('Add', ['d', 'x'], ['y'])],
+                           {'x': np.zeros((1, 1), 'f')}, {'w': w, 's': scale}, {'y': 'FP32'})['y']
+        np.testing.assert_array_equal(got, floats(w, scale, 0, 0))
+
+    def test_weights_as_floats(self):
+        """As trainers write them: quantised and made floats in the file, for each channel."""
+        w, scale = self.r.normal(0, 1, (4, 6)).astype('f'), self.r.uniform(0.01, 0.02, 4).astype('f')
+        got = self.run_net([('QuantizeLinear', ['w', 's', 'z'], ['q'], {'axis': 0}), ('DequantizeLinear', ['q', 's', 'z'], ['d'], {'axis': 0}),
+                            ('Add', ['d', 'x'], ['y'])], {'x': np.zeros((1, 1), 'f')}, {'w': w, 's': scale, 'z': np.zeros(4, 'i1')}, {'y': 'FP32'})['y']
+        np.testing.assert_array_equal(got, floats(quantized(w, scale, 0, 'int8', 0), scale, 0, 0))
+
+    def test_integers_of_others(self):
+        """What a file casts to integers by itself is cut, and what it clips to other limits wraps."""
+        x = np.float32([[0.2, 1.7, 3.5, 200.9]])
+        got = self.run_net([('Clip', ['x', 'low', 'high'], ['c']), ('Cast', ['c'], ['q'], {'to': 2}), ('DequantizeLinear', ['q', 's'], ['y'])], {'x': x},
+                           {'low': np.float32(0), 'high': np.float32(255), 's': np.float32(1)}, {'y': 'FP32', 'c': 'FP32'})['y']
+        np.testing.assert_array_equal(got, np.floor(x))
+
+    def test_half(self):
+        """Whole numbers of 16 bits are none of FP16's: they are FP32's meanwhile."""
+        x = np.float16([[-60000, -1, 0, 5, 60000, 1]])
+        got = self.run_net([('QuantizeLinear', ['x', 's', 'z'], ['q']), ('DequantizeLinear', ['q', 's', 'z'], ['y'])], {'x': x},
+                           {'s': np.float16(1), 'z': np.int16(0)}, {'q': 'INT16', 'y': 'FP16'})
+        self.assertEqual(got['q'].tolist(), [[-32768, -1, 0, 5, 32767, 1]])
+        self.assertEqual((got['y'].dtype, got['y'].tolist()), (np.float16, [[-32768, -1, 0, 5, 32768, 1]]))
 
     def test_refusals(self):
         x = np.zeros((2, 3), 'f')
@@ -183,6 +221,9 @@ class Quantized(unittest.TestCase):
                      {'s': np.ones((2, 3), 'f')}, hearthd.NotSupported)
         self.refused('quantising to INT32 is not supported', [('QuantizeLinear', ['x', 's', 'z'], ['y'])], {'x': x}, {'s': np.float32(1), 'z': np.int32(0)},
                      hearthd.NotSupported)
+        self.refused('axis -3 is none of 2 dimensions', [('QuantizeLinear', ['x', 's'], ['y'], {'axis': -3})], {'x': x}, {'s': np.ones(3, 'f')})
+        self.refused('the zero point is INT8, and output_dtype UINT8', [('QuantizeLinear', ['x', 's', 'z'], ['y'], {'output_dtype': 2})], {'x': x},
+                     {'s': np.float32(1), 'z': np.int8(0)})
         self.refused('axis 3 is none of 2 dimensions', [('QuantizeLinear', ['x', 's'], ['y'], {'axis': 3})], {'x': x}, {'s': np.ones(3, 'f')})
         self.refused('a required input is missing', [('QLinearConv', ['x'] * 7, ['y'])], {'x': x}, {})
         self.refused('3 inputs and 2 outputs are not', [('QuantizeLinear', ['x', 's', 'z'], ['y', 'v'])], {'x': x}, {'s': np.float32(1), 'z': np.uint8(0)})
