@@ -5,11 +5,11 @@
 # Kubernetes) if none is said; spark.txt (Spark, Dask and Ray).
 set -eu
 home=${HEARTH_CLIENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/hearth-clients}
-mkdir -p "$home"
-exec 9>"$home/.lock"
-flock 9 # two goals of one make: what one pip writes another one would mix with its own
 for list in "${@:-clients.txt}"; do
     ! cmp -s "build-aux/$list" "$home/$list" || continue
+    mkdir -p "$home"
+    exec 9>"$home/.lock"
+    flock 9 # two goals of one make: what one pip writes another one would mix with its own
     echo "hearth: installing the packages of build-aux/$list from PyPI into $home"
     [ -x "$home/bin/python" ] || python3 -m venv "$home"
     "$home/bin/python" -m pip install -q --disable-pip-version-check -r "build-aux/$list"

@@ -43,6 +43,7 @@ class Heap(unittest.TestCase):
             f.write(onnx_small.identity())
         with hearthd.Client(server.url) as c:
             c.import_model('identity', folder + '/identity.onnx')
+            c.infer('identity', np.zeros(4, np.float32))
         before, bad = anonymous(server.process.pid), []
 
         def ask(k):

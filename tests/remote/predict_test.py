@@ -260,8 +260,9 @@ class Counted(Predictor):
 
     def __init__(self, meets=1):  # pylint: disable=super-init-not-called
         self.meet, self.lock, self.active, self.most, self.calls = threading.Barrier(meets), threading.Lock(), 0, 0, 0
+        self.signature = signature(outputs=())
 
-    def __call__(self, inputs, outputs=None):
+    def _call(self, inputs, outputs, stop=None):
         with self.lock:
             self.active, self.calls = self.active + 1, self.calls + 1
             self.most = max(self.most, self.active)
@@ -292,9 +293,42 @@ class Map(unittest.TestCase):
             self.assertEqual([int(a['y'][0]) for a in answers], [1, 2, 3, 4, 5])
             self.assertEqual(p.most, most)
 
+    def test_outputs_count(self):
+        p = Counted(1)
+        p.signature = signature(outputs=(Slot('y', 'FP32', (-1, predict.AHEAD_BYTES // 8)),))  # half of the bytes for a row
+        self.assertEqual([len(a['y']) for a in p.map({'x': np.zeros(2, 'i1')} for _ in range(5))], [2] * 5)
+        self.assertEqual(p.most, 1)
+
     def test_ahead(self):
-        for row_bytes, rows, n in ((4 * 9216, 2, 8), (600_000, 2, 3), (600_000, 8, 1), (1, 10**9, 1), (0, 5, 8)):
-            self.assertEqual(predict.requests_ahead(row_bytes, rows), n, (row_bytes, rows))
+        y = (Slot('y', 'FP32', (-1, 1000)),)
+        for shape, outputs, rows, n in (([9216], y, 2, 8), ([150_000], y, 2, 3), ([150_000], y, 8, 1), ([1], y, 10**9, 1), (None, (), 5, 8),
+                                        ([1], (Slot('y', 'FP32', (-1, 10**6)),), 1, 1), ([1], (Slot('y', 'FP32', (-1, -1)),), 1, 1),
+                                        ([1], (Slot('y', 'FP32', (), False),), 1, 1)):
+            self.assertEqual(predict.requests_ahead([Slot('x', 'FP32', (-1, -1))], [shape], outputs, rows), n, (shape, rows))
+
+    def test_an_end_ends_retries(self):
+        """Whoever stops reading answers waits for no patience."""
+        asked = threading.Event()
+
+        class Away(Predictor):
+            def __init__(self):  # pylint: disable=super-init-not-called
+                self.signature, self.patience = signature(IMAGE), Patience(PATIENCE, PATIENCE, PATIENCE)
+
+            def _ask(self, arrays):
+                asked.set()
+                raise hearthd.Busy('the queue is full')
+        stop, ended = threading.Event(), []
+
+        def call():
+            with self.assertRaises(hearthd.Busy):
+                Away()._call(IMAGES, None, stop)
+            ended.append(1)
+        t = threading.Thread(target=call)
+        t.start()
+        self.assertTrue(asked.wait(PATIENCE))
+        stop.set()
+        t.join(PATIENCE / 2)
+        self.assertEqual(ended, [1])
 
     def test_a_failure(self):
         """Answers before it come, and nothing that was not begun is asked."""
@@ -491,7 +525,7 @@ class Served(unittest.TestCase):
         p, repeated, answers, bad, ended = Predictor('digits', server=self.url), [], [], [], threading.Event()
         many, plain = np.repeat(IMAGES, 50, axis=0), predict.retry
 
-        def counting(call, patience):
+        def counting(call, patience, **_):
             return plain(call, patience, again=lambda e: predict.passing(e) and not repeated.append(type(e).__name__))
 
         def ask():

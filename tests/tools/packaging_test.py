@@ -126,8 +126,15 @@ class Clients(unittest.TestCase):
         while not (os.path.exists(folder + '/log') and (len(log()) > 1 or any(map(locked, both)))) and time.monotonic() < until:
             time.sleep(0.001)
         for ended in (1, 2):
-            with open(folder + '/go', 'w', encoding='ascii') as f:
-                f.write('go\n')
+            while time.monotonic() < until and any(p.poll() is None for p in both):
+                try:
+                    go = os.open(folder + '/go', os.O_WRONLY | os.O_NONBLOCK)
+                except OSError:  # nobody reads yet
+                    time.sleep(0.001)
+                    continue
+                os.write(go, b'go\n')
+                os.close(go)
+                break
             while log().count('end') < ended and time.monotonic() < until:
                 time.sleep(0.001)
         self.assertEqual([p.wait(60) for p in both], [0, 0])

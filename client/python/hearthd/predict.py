@@ -34,7 +34,7 @@ T = TypeVar('T')
 _TYPES = {'FP32': np.float32, 'FP64': np.float64, 'FP16': np.float16, 'BOOL': np.bool_, 'INT8': np.int8, 'INT16': np.int16,
           'INT32': np.int32, 'INT64': np.int64, 'UINT8': np.uint8, 'UINT16': np.uint16, 'UINT32': np.uint32, 'UINT64': np.uint64}
 _WIDTH = {'b': 0, 'i': 1, 'u': 1, 'f': 2}  # a kind converts to its own and to wider ones
-AHEAD, AHEAD_BYTES = 8, 4 << 20  # requests of a `map` under way, and their inputs, but for one request's
+AHEAD, AHEAD_BYTES = 8, 4 << 20  # requests of a `map` under way, and their inputs and outputs where there are several
 
 
 # ---- what a model takes and gives
@@ -311,13 +311,14 @@ class Predictor:
         except NotFound as e:  # of a server that is being started
             raise SystemFailure(e.sentence) from e
         key = (os.getpid(), self.server, self.name)
-        with _importing:  # by one thread
-            if key not in _present:
-                try:
-                    c.model(self.name)
-                except NotFound:
-                    self._import()
-                _present.add(key)
+        if key not in _present:
+            with _importing:  # by one thread
+                if key not in _present:
+                    try:
+                        c.model(self.name)
+                    except NotFound:
+                        self._import()
+                    _present.add(key)
         return c
 
     def _ask(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -334,6 +335,10 @@ class Predictor:
         """The outputs by name, of arrays by input's name or of the array of the only input, cast to what the model takes. `outputs` says
         which (None: all); each has a row for each of the inputs'. Raises InvalidArgument for what does not fit, NotFound for an output that
         is none; Busy, DeviceLost or SystemFailure when patience has ended."""
+        return self._call(inputs, outputs)
+
+    def _call(self, inputs: Mapping[str, Any] | Any, outputs: Iterable[str] | None, stop: threading.Event | None = None) -> dict[str, np.ndarray]:
+        """A call that is not repeated any more once `stop` is set."""
         asked = output_slots(self.signature, outputs)
         slots = self.signature.inputs
         if not isinstance(inputs, Mapping):
@@ -349,7 +354,10 @@ class Predictor:
         n = rows.pop()
         if n == 0:
             return {s.name: np.empty((0, *(max(0, d) for d in s.shape[1:])), s.dtype) for s in asked}
-        answer = retry(lambda: self._ask(arrays), self.patience)
+        if stop is None:
+            answer = retry(lambda: self._ask(arrays), self.patience)
+        else:
+            answer = retry(lambda: self._ask(arrays), self.patience, again=lambda e: passing(e) and not stop.is_set(), sleep=stop.wait)
         made = {s.name: answer[s.name] for s in asked}
         for name, value in made.items():
             if value.ndim == 0 or len(value) != n:
@@ -357,29 +365,39 @@ class Predictor:
         return made
 
     def map(self, batches: Iterable[Mapping[str, Any] | Any], outputs: Iterable[str] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The answers of many calls, in their order. Up to AHEAD requests are under way at a time, as far as the inputs of all but one
-        have at most AHEAD_BYTES: a server joins them, with other processes', where that is faster, and computes while batches are made."""
-        asked = None if outputs is None else list(outputs)
+        """The answers of many calls, in their order. One request is under way at a time, or up to AHEAD whose inputs and outputs have at
+        most AHEAD_BYTES together: a server joins them, with other processes', where that is faster, and computes while batches are made."""
+        names = None if outputs is None else list(outputs)
+        row_bytes = sum(map(sample_bytes, output_slots(self.signature, names)))
         under_way: deque[tuple[Future[dict[str, np.ndarray]], int]] = deque()
-        held = 0
+        held, stop = 0, threading.Event()
         try:
             for inputs in batches:
-                size = sum(np.asarray(a).nbytes for a in (inputs.values() if isinstance(inputs, Mapping) else [inputs]))
+                arrays = [np.asarray(a) for a in (inputs.values() if isinstance(inputs, Mapping) else [inputs])]
+                size = sum(a.nbytes for a in arrays) + row_bytes * max((len(a) for a in arrays if a.ndim), default=1)
                 while under_way and (len(under_way) == AHEAD or held + size > AHEAD_BYTES):
-                    answer, bytes_ = under_way.popleft()
-                    held -= bytes_
-                    yield answer.result()
-                under_way.append((_asker().submit(self, inputs, asked), size))
+                    held -= under_way[0][1]
+                    yield under_way.popleft()[0].result()
+                under_way.append((_asker().submit(self._call, inputs, names, stop), size))
                 held += size
             while under_way:
                 yield under_way.popleft()[0].result()
         finally:
+            stop.set()
             for answer, _ in under_way:
                 answer.cancel()
 
 
-def requests_ahead(row_bytes: int, rows: int) -> int:
-    """How many requests of so many rows `map` has under way."""
+def sample_bytes(slot: Slot, shape: Sequence[int] | None = None) -> int:
+    """Bytes of one sample; a dimension that is not known counts as one."""
+    return slot.dtype.itemsize * math.prod(max(1, d) for d in (slot.shape[1:] if shape is None else shape))
+
+
+def requests_ahead(slots: Sequence[Slot], shapes: Sequence[Sequence[int] | None], outputs: Sequence[Slot], rows: int) -> int:
+    """How many requests of so many rows `map` has under way, whose inputs have these shapes; one where outputs need not be alike."""
+    if any(not s.ranked or min(s.shape[1:], default=0) < 0 for s in outputs):
+        return 1
+    row_bytes = sum(sample_bytes(s, shape or ()) for s, shape in zip(slots, shapes)) + sum(map(sample_bytes, outputs))
     return max(1, min(AHEAD, AHEAD_BYTES // max(1, row_bytes * rows)))
 
 

@@ -265,9 +265,9 @@ def predict_udf(model: str | os.PathLike[str], *, return_type: Any = None, batch
     check_batch(signature, batch_size)
     shapes = tensor_shapes(signature, input_tensor_shapes)
     made, fields = returned(signature, return_type, output)
-    row_bytes = sum(s.dtype.itemsize * math.prod(max(1, d) for d in shape or ()) for s, shape in zip(signature.inputs, shapes))
+    ahead = requests_ahead(signature.inputs, shapes, output_slots(signature, [f.output for f in fields]), batch_size)
     udf = predict_batch_udf(functools.partial(_Predict, predictor, fields, made.typeName() == 'struct', batch_size), return_type=made,
-                            batch_size=batch_size * requests_ahead(row_bytes, batch_size), input_tensor_shapes=shapes)
+                            batch_size=batch_size * ahead, input_tensor_shapes=shapes)
 
     @functools.wraps(udf)
     def predict(*columns: Any) -> Any:
