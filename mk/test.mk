@@ -63,10 +63,11 @@ test: deps-test ## the programs among the tests, and TEST_SCRIPTS=
 # has -Werror.
 CHECKS   := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow
 ASAN     := -w $(CHECKS) -fno-omit-frame-pointer -g1
+LLD       = $(if $(shell command -v ld.lld),-fuse-ld=lld)
 # The sanitizers crash on what threads keep in libraries that were opened at run time: they are not to look there
 # (intercept_tls_get_addr). +: make sees no $(MAKE) through the variable, and would compile one file at a time.
 ASAN_MAKE = +$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
-	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
+	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN) $(LLD)' DEFS=-DHTH_DEBUG NVCC=
 # More than 12 processor seconds each, and nine tenths of all. What reads foreign bytes stays.
 ASAN_LONG := $(patsubst %,convsel/%_test.c,bench_pairs link) engine/engine_test.c engine/process/proxy_test.c \
             engine/query/query_plan_test.c \
@@ -133,7 +134,7 @@ fuzz: deps-lint ## fuzzers of models, requests, rings, bodies, JSON; FUZZ_SECOND
 	    END { printf "executions of all: %d, at least %d needed\n", n, $(FUZZ_LEAST); exit n < $(FUZZ_LEAST) }'
 run-%_fuzz: $(SEEDS)
 	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer $(CHECKS) -pthread \
-	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
+	    $(LLD) -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
 	@mkdir -p build-fuzz/corpus-$*_fuzz
 	$(call say,FUZZ,'$*_fuzz ($(FUZZ_SECONDS) s)')
 	$(Q)build-fuzz/$*_fuzz $(FUZZ_OPTIONS) build-fuzz/corpus-$*_fuzz $(filter %/$*_fuzz,$(SEEDS)) tests/data/onnx \
