@@ -306,9 +306,9 @@ static void test_cases(void **state)
 // Those that the importer says with others.
 static bool is_replaced(int op)
 {
-    static const hth_op replaced[] = {HTH_OP_QUANTIZE_LINEAR, HTH_OP_DEQUANTIZE_LINEAR,
-                                      HTH_OP_QLINEAR_CONV,    HTH_OP_QLINEAR_MAT_MUL,
-                                      HTH_OP_CONV_INTEGER,    HTH_OP_MAT_MUL_INTEGER,
+    static const hth_op replaced[] = {HTH_OP_QUANTIZE_LINEAR,        HTH_OP_DEQUANTIZE_LINEAR,
+                                      HTH_OP_QLINEAR_CONV,           HTH_OP_QLINEAR_MAT_MUL,
+                                      HTH_OP_CONV_INTEGER,           HTH_OP_MAT_MUL_INTEGER,
                                       HTH_OP_DYNAMIC_QUANTIZE_LINEAR};
     for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
         if ((int)replaced[i] == op) {

@@ -357,7 +357,8 @@ class Predictor:
         if stop is None:
             answer = retry(lambda: self._ask(arrays), self.patience)
         else:
-            answer = retry(lambda: self._ask(arrays), self.patience, again=lambda e: passing(e) and not stop.is_set(), sleep=stop.wait)
+            ended = stop.is_set
+            answer = retry(lambda: self._ask(arrays), self.patience, again=lambda e: passing(e) and not ended(), sleep=stop.wait)
         made = {s.name: answer[s.name] for s in asked}
         for name, value in made.items():
             if value.ndim == 0 or len(value) != n:
