@@ -260,7 +260,8 @@ static hth_err quant_before(const canon *c, int x, float zero, int *out)
 {
     const hth_node *cast = quant_producer(c, x, HTH_OP_CAST);
     const hth_node *add = cast != NULL ? quant_producer(c, cast->inputs[0], HTH_OP_ADD) : NULL;
-    int centred = add != NULL ? add->inputs[0] : cast != NULL ? cast->inputs[0] : -1;
+    const hth_node *last = add != NULL ? add : cast;
+    int centred = last != NULL ? last->inputs[0] : -1;
     const hth_node *clip = quant_producer(c, centred, HTH_OP_CLIP);
     float least, most, low, high, added = 0;
     bool is_low, is_high, is_added = true;
@@ -374,8 +375,8 @@ static hth_err quant_end(const canon *c, int x, int scale, int zero_point, int a
 // quant_to finds the type to quantise to: the zero point's, UINT8 without one.
 static hth_err quant_to(const canon *c, int zero_point, hth_dtype said, hth_dtype *to)
 {
-    *to =
-        zero_point < 0 ? said != HTH_DT_NONE ? said : HTH_DT_U8 : quant_dtype(c, zero_point, said);
+    hth_dtype without = said != HTH_DT_NONE ? said : HTH_DT_U8;
+    *to = zero_point < 0 ? without : quant_dtype(c, zero_point, said);
     if (*to == HTH_DT_NONE) {
         return hth_fail(HTH_ENOTSUP, "the file does not say the type of the zero point");
     }

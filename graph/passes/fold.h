@@ -31,10 +31,10 @@ void hth_fold_close(hth_fold *fold);
 // hth_fold_node turns the outputs of `node` (shapes inferred) into constants and marks the node
 // deleted, when all of its inputs are constants (Shape and Size: always), the result has at most
 // 64 MiB, or no more bytes than the inputs, or no more elements than one of them, and at most
-// `max_elements` elements, and the account has room. Outputs whose shape depends on contents are always computed: HTH_ETOOBIG where the
-// account does not allow it. Results that no other node reads any more are given back.
-// HTH_ECANCELED: the thread's account of work (base/pace.h) ended. *folded says whether it
-// happened; HTH_OK and false: the node stays.
+// `max_elements` elements, and the account has room. Outputs whose shape depends on contents are
+// always computed: HTH_ETOOBIG where the account does not allow it. Results that no other node
+// reads any more are given back. HTH_ECANCELED: the thread's account of work (base/pace.h) ended.
+// *folded says whether it happened; HTH_OK and false: the node stays.
 hth_err hth_fold_node(hth_graph *graph, int node, hth_fold *fold, int64_t max_elements,
                       bool *folded);
 
