@@ -88,15 +88,6 @@ static hth_dtype quant_dtype(const canon *c, int value, hth_dtype otherwise)
     return otherwise;
 }
 
-static int64_t quant_elements(const hth_shape *shape)
-{
-    int64_t n = 1;
-    for (int i = 0; i < shape->rank; i++) {
-        n *= shape->dim[i];
-    }
-    return shape->rank < 0 || n < 0 ? -1 : n;
-}
-
 // quant_along gives a parameter with a number for each index of `axis` the shape that broadcasts
 // with `rank` dimensions, -1: of a rank that is not known. One number may stay as it is.
 static hth_err quant_along(const canon *c, int value, int axis, int rank, int *out)
@@ -104,7 +95,7 @@ static hth_err quant_along(const canon *c, int value, int axis, int rank, int *o
     const hth_value *v = &c->ld->g->values[value];
     int64_t shape[HTH_MAX_RANK] = {-1};
     int after = axis < 0 ? -1 - axis : rank - 1 - axis, one_of;
-    bool one = v->shape.rank == 0 || quant_elements(&v->shape) == 1;
+    bool one = v->shape.rank == 0 || hth_shape_elements(&v->shape) == 1;
     bool computed = v->shape.rank < 0 && rank >= 0 && (after < 0 || after >= rank); // so one number
     *out = value;
     if (computed || (one && (v->shape.rank == 0 || rank > 0))) {
@@ -183,7 +174,7 @@ static hth_err quant_scalar(const canon *c, int value, float *out, bool *is)
 {
     hth_const *k = value >= 0 ? c->ld->g->values[value].constant : NULL;
     const void *data;
-    *is = k != NULL && quant_elements(&k->shape) == 1;
+    *is = k != NULL && hth_shape_elements(&k->shape) == 1;
     if (!*is) {
         return HTH_OK;
     }

@@ -354,11 +354,8 @@ class Predictor:
         n = rows.pop()
         if n == 0:
             return {s.name: np.empty((0, *(max(0, d) for d in s.shape[1:])), s.dtype) for s in asked}
-        if stop is None:
-            answer = retry(lambda: self._ask(arrays), self.patience)
-        else:
-            ended = stop.is_set
-            answer = retry(lambda: self._ask(arrays), self.patience, again=lambda e: passing(e) and not ended(), sleep=stop.wait)
+        ended = stop or threading.Event()
+        answer = retry(lambda: self._ask(arrays), self.patience, again=lambda e: passing(e) and not ended.is_set(), sleep=ended.wait)
         made = {s.name: answer[s.name] for s in asked}
         for name, value in made.items():
             if value.ndim == 0 or len(value) != n:
